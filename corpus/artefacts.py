@@ -1,0 +1,104 @@
+"""Files that are whole or absent.
+
+Writing order: a temporary file in the same directory, fsync, rename, fsync of the directory; only then may
+the ledger name the file. A temporary file that a killed process left is removed at the next start. A full
+disk removes the temporary file and becomes one line for the person.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from corpus.errors import UserError
+
+TEMPORARY_SUFFIX = ".tmp"
+
+
+@dataclass(frozen=True)
+class Written:
+    """A finished file: its size and checksum are what the ledger records."""
+
+    path: Path
+    size_bytes: int
+    sha256: str
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> Written:
+    """Let `write` fill a temporary path, then put it at `path`.
+
+    Raises:
+        UserError: the disk is full or the folder cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(temporary)
+        checksum = sha256_file(temporary)
+        size_bytes = temporary.stat().st_size
+        _fsync(temporary)
+        temporary.replace(path)
+        _fsync(path.parent)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        reason = full_disk(error, path)
+        if reason is not None:
+            raise UserError(reason) from error
+        raise
+    return Written(path, size_bytes, checksum)
+
+
+def write_text(path: Path, text: str) -> Written:
+    """Write a UTF-8 text file atomically."""
+    return write_atomically(path, lambda temporary: _write_bytes(temporary, text.encode()))
+
+
+def full_disk(error: BaseException, path: Path) -> str | None:
+    """The line for a person if this error says that nothing more can be written at `path`, else None.
+
+    Libraries wrap the system's error in their own, so the chain of causes is searched, and the words of the
+    C library for ENOSPC and EDQUOT, which is all that some of them keep.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        number = getattr(seen, "errno", None)
+        text = str(seen)
+        if number in (errno.ENOSPC, errno.EDQUOT) or any(
+            os.strerror(code) in text for code in (errno.ENOSPC, errno.EDQUOT)
+        ):
+            return f"{path}: the disk is full; nothing half-written was kept. Free space there and run again."
+        if number in (errno.EACCES, errno.EROFS, errno.EPERM):
+            return f"{path}: cannot be written ({os.strerror(number)}). Choose a --workspace that you may write."
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
+def sha256_file(path: Path) -> str:
+    """Hex SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def remove_temporaries(folder: Path) -> int:
+    """Remove what killed writers left below a folder; returns how many files."""
+    stale = [path for path in folder.rglob(f".*{TEMPORARY_SUFFIX}") if path.is_file()]
+    for path in stale:
+        path.unlink(missing_ok=True)
+    return len(stale)
+
+
+def _write_bytes(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

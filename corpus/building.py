@@ -1,0 +1,352 @@
+"""The build: sources to candidates to a selection, exact, cached and explained.
+
+Pools are read as deep as the quotas need, always by the same steps, so the same manifest and lock give the same
+candidates beside deeper cached pools too. Candidates are found again by identity; a build is a mix over them.
+Nothing is named by the ledger before its files are whole.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from corpus import identity, selection
+from corpus.artefacts import write_atomically, write_text
+from corpus.canonical import canonical_json
+from corpus.errors import UserError
+from corpus.ledger import ingest
+from corpus.ledger.writer import LedgerWriter
+from corpus.manifest import Manifest
+from corpus.pools import Pool, load_chunks, read_pool
+from corpus.sources import FileDigests, ResolvedSource, resolve_source
+from corpus.workspace import Workspace
+
+if TYPE_CHECKING:
+    import polars as pl
+
+log = logging.getLogger("draftmill")
+
+TokenCounter = Callable[[Sequence[tuple[str, str | None]]], list[int | None]]
+"""(messages, tools) as stored to tokens of the first turn's prompt; None where the template refuses it."""
+
+DROP_COLUMNS = (
+    "source", "pool_id", "chunk", "file", "row_index", "upstream_id", "prompt_id", "reason", "detail",
+    "winner_prompt_id", "winner_source",
+)  # fmt: skip
+PROMPT_COLUMNS = (
+    "prompt_id", "messages", "tools", "category", "source", "holdout", "source_rank", "turns", "prompt_chars",
+    "prompt_tokens", "pool_id", "chunk", "file", "row_index", "upstream_id",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """What a build takes from where: printable, made without writing anything but cached pools and candidates."""
+
+    build_id: str
+    candidates_id: str
+    manifest: Manifest
+    shares: dict[str, float]
+    quotas: selection.Quotas
+    prefixes: dict[tuple[str, str, bool], int]
+    available: dict[str, int]
+    weights: dict[str, float]
+    pools: tuple[Pool, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def selected(self) -> int:
+        """Prompts outside the holdout."""
+        return sum(rows for (_, _, holdout), rows in self.prefixes.items() if not holdout)
+
+    @property
+    def held_out(self) -> int:
+        """Prompts that are generated and never trained on."""
+        return sum(rows for (_, _, holdout), rows in self.prefixes.items() if holdout)
+
+
+def plan_build(
+    manifest: Manifest,
+    base: Path,
+    workspace: Workspace,
+    count_tokens: TokenCounter | None,
+    tokenizer: str | None,
+) -> BuildPlan:
+    """Read what is needed, and decide what is taken.
+
+    `count_tokens` and `tokenizer` (template and tokenizer hash) are needed where filters.prompt_tokens is set.
+
+    Raises:
+        UserError: a source cannot be read, or a category runs short and shortage is fail.
+    """
+    refuse_unbuilt(manifest)
+    digests = FileDigests(workspace.cache / "digests.json")
+    resolved = [resolve_source(source, base, digests) for source in manifest.sources]
+    digests.save()
+    depth = {source.source.name: 1 if source.source.dataset else len(source.files) for source in resolved}
+    while True:
+        pools = [read_pool(workspace, source, depth[source.source.name]) for source in resolved]
+        candidates_id, candidates = _candidates(manifest, workspace, pools, count_tokens, tokenizer)
+        quotas = _quotas(manifest, candidates)
+        hungry = _deepen(manifest, quotas, pools, resolved)
+        if not hungry:
+            break
+        for name in hungry:
+            depth[name] *= 2
+    return _decide(manifest, candidates_id, candidates, quotas, pools)
+
+
+def commit_build(plan: BuildPlan, workspace: Workspace, ledger: LedgerWriter) -> bool:
+    """Write the build's files and enter it; True if it is new."""
+    import polars as pl
+
+    folder = workspace.build(plan.build_id)
+    known = bool(ledger.rows("SELECT 1 FROM builds WHERE build_id = ?", plan.build_id))
+    if known and (folder / "build.json").exists():
+        return False
+    rounds = pl.DataFrame(
+        [
+            {"category": category, "source": source, "holdout": holdout, "prefix": rows, "round": 0}
+            for (category, source, holdout), rows in sorted(plan.prefixes.items())
+        ],
+        schema={
+            "category": pl.String, "source": pl.String, "holdout": pl.Boolean, "prefix": pl.Int64, "round": pl.Int32,
+        },
+    )  # fmt: skip
+    write_atomically(folder / "rounds" / "0.parquet", rounds.write_parquet)
+    write_text(folder / "manifest.lock.yaml", _lock_text(plan))
+    write_text(folder / "build.json", json.dumps(_build_body(plan), indent=1, sort_keys=True))
+
+    def enter(connection: Any) -> None:
+        for pool in plan.pools:
+            ingest.ingest_pool(connection, workspace, pool.pool_id)
+        held = connection.execute(
+            "SELECT 1 FROM prompts WHERE candidates_id = ? LIMIT 1", [plan.candidates_id]
+        ).fetchone()
+        if held is None:
+            ingest.ingest_candidates(connection, workspace, plan.candidates_id)
+        ingest.ingest_build(connection, workspace, plan.build_id)
+
+    ledger.call(enter)
+    return True
+
+
+def selected_rows(workspace: Workspace, plan: BuildPlan) -> pl.DataFrame:
+    """The prompts that a plan takes: every candidate column, by category, source and rank."""
+    import polars as pl
+
+    taken = pl.DataFrame(
+        [(*key, prefix) for key, prefix in plan.prefixes.items()],
+        schema={"category": pl.String, "source": pl.String, "holdout": pl.Boolean, "prefix": pl.Int64},
+        orient="row",
+    )
+    candidates = pl.scan_parquet(workspace.candidates(plan.candidates_id) / "prompts.parquet")
+    joined = candidates.join(taken.lazy(), on=["category", "source", "holdout"], how="inner", maintain_order="left")
+    return joined.filter(pl.col("source_rank") < pl.col("prefix")).drop("prefix").collect()
+
+
+def refuse_unbuilt(manifest: Manifest) -> None:
+    """Refuse, before anything is read, what this version would otherwise leave out in silence.
+
+    Raises:
+        UserError: naming the first such key.
+    """
+    asked = {
+        "dedup.near": manifest.dedup.near is not None,
+        "decontaminate": manifest.decontaminate is not None,
+        "mix.unit: response_tokens": manifest.mix.unit != "prompts",
+        "mix.shortage: repeat": manifest.mix.shortage == "repeat",
+    }
+    asked |= {
+        f"sources[{i}].category: classify": source.category == "classify" for i, source in enumerate(manifest.sources)
+    }
+    asked |= {f"sources[{i}].trust_remote_code": source.trust_remote_code for i, source in enumerate(manifest.sources)}
+    for key, is_asked in asked.items():
+        if is_asked:
+            raise UserError(f"{manifest.name}: {key} is not built in this version. Remove the key to go on without it.")
+
+
+def _candidates(
+    manifest: Manifest,
+    workspace: Workspace,
+    pools: list[Pool],
+    count_tokens: TokenCounter | None,
+    tokenizer: str | None,
+) -> tuple[str, pl.DataFrame]:
+    import polars as pl
+
+    keys = [{"source": p.source.name, "pool_id": p.pool_id, "chunks": len(p.chunks)} for p in pools]
+    needs_tokens = manifest.filters.prompt_tokens is not None
+    identity_ = identity.candidates_id(manifest, keys, tokenizer if needs_tokens else None)
+    folder = workspace.candidates(identity_)
+    if not (folder / "candidates.json").exists():
+        kept, dropped = _select(manifest, workspace, pools, count_tokens if needs_tokens else None)
+        write_atomically(
+            folder / "prompts.parquet", lambda path: kept.write_parquet(path, compression_level=1, metadata=_VERSION)
+        )
+        write_atomically(
+            folder / "drops.parquet", lambda path: dropped.write_parquet(path, compression_level=1, metadata=_VERSION)
+        )
+        body = {"schema_version": 1, "candidates_id": identity_, "pools": keys, "rows": kept.height}
+        write_text(folder / "candidates.json", json.dumps(body, indent=1, sort_keys=True))
+    light = ["prompt_id", "category", "source", "holdout", "source_rank"]
+    return identity_, pl.read_parquet(folder / "prompts.parquet", columns=light)
+
+
+_VERSION = {"schema_version": "1"}
+
+
+def _select(
+    manifest: Manifest, workspace: Workspace, pools: list[Pool], count_tokens: TokenCounter | None
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    import polars as pl
+
+    labelled = [
+        selection.label_rows(load_chunks(workspace, pool), pool.source, sorted(manifest.mix.shares)).with_columns(
+            pool_id=pl.lit(pool.pool_id)
+        )
+        for pool in pools
+    ]
+    rows = selection.filter_rows(pl.concat(labelled), manifest.filters)
+    parsed = rows.filter(pl.col("prompt_id").is_not_null())
+    unfit = parsed.filter(pl.col("reason").is_not_null())
+    fit = selection.rank_rows(parsed.filter(pl.col("reason").is_null()), manifest.seed, manifest.mix.holdout)
+    kept, lost = selection.deduplicate(fit, manifest.dedup.exact)
+    tokens = pl.Series("prompt_tokens", [None] * kept.height, pl.Int64)
+    if count_tokens is not None:
+        texts = list(zip(kept["messages"].to_list(), kept["tools"].to_list(), strict=True))
+        tokens = pl.Series("prompt_tokens", count_tokens(texts), pl.Int64)
+    kept = kept.with_columns(tokens)
+    if count_tokens is not None:
+        refused = pl.when(pl.col("prompt_tokens").is_null()).then(pl.lit("template_error"))
+        kept = selection.filter_rows(kept.with_columns(reason=refused), manifest.filters)
+    too_long = kept.filter(pl.col("reason").is_not_null())
+    kept = kept.filter(pl.col("reason").is_null())
+    nothing = pl.lit(None, pl.String)
+    dropped = [unfit, too_long.drop("order", "holdout", "prompt_tokens")]
+    named = [frame.with_columns(winner_prompt_id=nothing, winner_source=nothing) for frame in dropped]
+    drops = pl.concat([frame.select(DROP_COLUMNS) for frame in [*named, lost]])
+    order = ["source", "chunk", "file", "row_index"]
+    return selection.nested_order(kept).select(PROMPT_COLUMNS), drops.sort(order)
+
+
+def _quotas(manifest: Manifest, candidates: pl.DataFrame) -> selection.Quotas:
+    import polars as pl
+
+    counts = candidates.filter(~pl.col("holdout")).group_by("category").len()
+    available = dict(zip(counts["category"].to_list(), counts["len"].to_list(), strict=True))
+    return selection.plan_quotas(
+        manifest.mix.total, manifest.mix.normalised(), available, manifest.mix.shortage == "rescale"
+    )
+
+
+def _deepen(
+    manifest: Manifest, quotas: selection.Quotas, pools: list[Pool], resolved: list[ResolvedSource]
+) -> list[str]:
+    """Sources that have more to give to a category that is short."""
+    if not quotas.short and not quotas.rescaled:
+        return []
+    needy = set(quotas.short) or set(manifest.mix.shares)
+    return [
+        source.source.name
+        for source, pool in zip(resolved, pools, strict=True)
+        if not pool.complete and needy & set(manifest.source_categories(source.source))
+    ]
+
+
+def _decide(
+    manifest: Manifest, candidates_id: str, candidates: pl.DataFrame, quotas: selection.Quotas, pools: list[Pool]
+) -> BuildPlan:
+    counts: dict[tuple[str, str, bool], int] = {
+        (category, source, holdout): rows
+        for category, source, holdout, rows in candidates.group_by("category", "source", "holdout").len().iter_rows()
+    }
+    available = {
+        category: sum(rows for (name, _, held), rows in counts.items() if name == category and not held)
+        for category in manifest.mix.shares
+    }
+    weights = {pool.source.name: pool.weight() for pool in pools}
+    if quotas.short:
+        raise UserError(_shortage(manifest, quotas, available))
+    prefixes: dict[tuple[str, str, bool], int] = {}
+    notes = []
+    for category, rows in sorted(quotas.rows.items()):
+        for holdout in (False, True):
+            quota = selection.holdout_quota(rows, manifest.mix.holdout) if holdout else rows
+            have = {s: n for (c, s, h), n in counts.items() if c == category and h == holdout}
+            taken = selection.split_quota(quota, have, weights)
+            prefixes |= {(category, source, holdout): n for source, n in taken.items() if n}
+            if holdout and sum(taken.values()) < quota:
+                notes.append(f"{category}: {sum(taken.values())} held-out prompts, {quota} were wanted")
+    whole = sum(manifest.mix.shares.values())
+    if abs(whole - 1) > 1e-9 and abs(whole - 100) > 1e-9:
+        notes.insert(0, f"shares sum to {whole:g} and are normalised")
+    if quotas.rescaled:
+        notes.append(f"total rescaled from {quotas.total:,} to {sum(quotas.rows.values()):,}")
+    build = identity.build_id(candidates_id, manifest, weights)
+    return BuildPlan(
+        build, candidates_id, manifest, manifest.mix.normalised(), quotas, prefixes, available, weights,
+        tuple(pools), tuple(notes),
+    )  # fmt: skip
+
+
+def _shortage(manifest: Manifest, quotas: selection.Quotas, available: dict[str, int]) -> str:
+    shares = manifest.mix.normalised()
+    fits = selection.plan_quotas(manifest.mix.total, shares, available, rescale=True)
+    lines = [f"{manifest.name}: too few prompts; nothing was built."]
+    lines.append(f"  {'category':<14}{'wanted':>10}{'available':>11}{'missing':>9}")
+    lines += [
+        f"  {name:<14}{quotas.rows[name]:>10,}{available.get(name, 0):>11,}{missing:>9,}"
+        for name, missing in sorted(quotas.short.items())
+    ]
+    lines.append(
+        f"  shortage: rescale would build {sum(fits.rows.values()):,} of {quotas.total:,} prompts with these shares; "
+        "or lower the share, or add a source."
+    )
+    return "\n".join(lines)
+
+
+def _build_body(plan: BuildPlan) -> dict[str, Any]:
+    return {
+        "schema_version": 1,
+        "build_id": plan.build_id,
+        "candidates_id": plan.candidates_id,
+        "name": plan.manifest.name,
+        "seed": plan.manifest.seed,
+        "unit": plan.manifest.mix.unit,
+        "total": plan.manifest.mix.total,
+        "shortage": plan.manifest.mix.shortage,
+        "tolerance": plan.manifest.mix.tolerance,
+        "created_at": datetime.now(UTC).isoformat(),
+        "targets": [
+            {"category": name, "share": plan.shares[name], "rows": rows} for name, rows in plan.quotas.rows.items()
+        ],
+        "sources": [
+            {
+                "source": pool.source.name,
+                "pool_id": pool.pool_id,
+                "chunks": len(pool.chunks),
+                "weight": plan.weights[pool.source.name],
+                "priority": pool.source.priority,
+                "license": pool.license,
+                "category_rule": canonical_json(pool.source.model_dump(mode="json")["category"]),
+            }
+            for pool in plan.pools
+        ],
+    }
+
+
+def _lock_text(plan: BuildPlan) -> str:
+    """The manifest with every default filled in and every revision resolved, as YAML (JSON is YAML)."""
+    body = {
+        "build_id": plan.build_id,
+        "candidates_id": plan.candidates_id,
+        "manifest": plan.manifest.model_dump(mode="json"),
+        "sources": _build_body(plan)["sources"],
+    }
+    return json.dumps(body, indent=1, sort_keys=True) + "\n"

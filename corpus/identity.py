@@ -1,0 +1,136 @@
+"""What each identity is the digest of, and what it leaves out, in one table.
+
+Every id is made here, from plain values, so that a test can hold "changes it" and "does not" side by side.
+Changing a rule raises the version of its kind, and old ids are never read as new ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from corpus.canonical import digest
+from corpus.manifest import CategoryByColumn, Manifest, Sampling, Source
+
+READER_VERSION = 1
+FORMAT_VERSION = 1
+
+# What a digest leaves out, and why.
+LEFT_OUT: dict[str, dict[str, str]] = {
+    "pool": {
+        "name": "two sources may read the same rows",
+        "weight": "how many are taken says nothing about what was read",
+        "priority": "decided when sources meet",
+        "category": "a label on rows that are the same",
+        "license": "recorded with the row, changes no text",
+        "revision": "the resolved commit or content digest is in instead",
+    },
+    "candidates": {
+        "mix": "shares take prefixes of an order that does not know them",
+        "weight": "likewise",
+        "generation": "prompts do not depend on answers",
+    },
+    "build": {"tolerance": "when to top up, not what to take first"},
+    "recipe": {
+        "devices": "the same tokens may come from any GPU",
+        "max_num_seqs": "batching is not bitwise repeatable anyway",
+        "max_num_batched_tokens": "likewise",
+        "gpu_memory_utilization": "how much fits, not what is said",
+        "seed": "which draw, not which distribution",
+        "truncated": "a policy on answers, not on how they are made",
+    },
+    "capture": {"max_tokens_per_batch": "right padding changes no state beyond rounding"},
+    "drafter": {"checkpoint_every": "how often it is saved, not what it is"},
+}
+
+
+def pool_id(source: Source, resolved_revision: str, files: list[str]) -> str:
+    """Identity of what is read from one source."""
+    spec = source.model_dump(mode="json", exclude=set(LEFT_OUT["pool"]))
+    # the rule is left out, but the column that it looks at must have been read
+    spec["label_column"] = source.category.column if isinstance(source.category, CategoryByColumn) else None
+    return digest(
+        "pool",
+        {
+            "spec": spec,
+            "revision": resolved_revision,
+            "files": files,
+            "reader": READER_VERSION,
+            "format": FORMAT_VERSION,
+        },
+        length=24,
+    )
+
+
+def candidates_id(manifest: Manifest, pools: list[dict[str, Any]], tokenizer: str | None) -> str:
+    """Identity of the ordered candidates. `pools`: source, pool_id, chunks read; order does not matter."""
+    sources = {s.name: s.model_dump(mode="json", include={"category", "priority"}) for s in manifest.sources}
+    return digest(
+        "candidates",
+        {
+            "pools": sorted(pools, key=lambda pool: str(pool["source"])),
+            "sources": sources,
+            "seed": manifest.seed,
+            "categories": sorted(manifest.mix.shares),
+            "filters": manifest.filters.model_dump(mode="json"),
+            "dedup": manifest.dedup.model_dump(mode="json"),
+            "decontaminate": manifest.decontaminate and manifest.decontaminate.model_dump(mode="json"),
+            "holdout": manifest.mix.holdout,
+            "tokenizer": tokenizer,
+        },
+        length=24,
+    )
+
+
+def build_id(candidates: str, manifest: Manifest, weights: dict[str, float]) -> str:
+    """Identity of a build: candidates and mix (with the weights of its sources)."""
+    mix = manifest.mix.model_dump(mode="json", exclude=set(LEFT_OUT["build"]))
+    return digest("build", {"candidates": candidates, "mix": mix, "weights": weights}, length=24)
+
+
+def recipe_body(
+    manifest: Manifest, target: dict[str, Any], sampling: Sampling, max_tokens: int, thinking: bool
+) -> dict[str, Any]:
+    """The effective recipe of one prompt: everything that changes how it is answered."""
+    return {
+        "target": target,
+        "max_model_len": manifest.target.max_model_len,
+        "dtype": manifest.target.dtype,
+        "engine": {
+            "kind": manifest.engine.kind,
+            "kv_cache_dtype": manifest.engine.kv_cache_dtype,
+            "quantization": manifest.engine.quantization,
+            "extra": manifest.engine.extra,
+        },
+        "sampling": sampling.model_dump(mode="json"),
+        "max_tokens": max_tokens,
+        "thinking": thinking,
+    }
+
+
+def recipe_id(body: dict[str, Any]) -> str:
+    """Identity of an effective recipe."""
+    return digest("recipe", body, length=24)
+
+
+def response_id(prompt: str, recipe: str, replica: int, turn: int) -> str:
+    """Identity of one answer."""
+    return digest("response", {"prompt": prompt, "recipe": recipe, "replica": replica, "turn": turn})
+
+
+def capture_id(target: dict[str, Any], layer_ids: list[int], final_state: bool, dtype: str, stored_dtype: str) -> str:
+    """Identity of captured states. `layer_ids` are 0-based layer outputs."""
+    body = {
+        "target": {key: target[key] for key in ("model", "revision")},
+        "layer_ids": layer_ids,
+        "final_state": "before_norm" if final_state else "none",
+        "dtype": dtype,
+        "stored_dtype": stored_dtype,
+    }
+    return digest("capture", body, length=24)
+
+
+def drafter_id(build: str, response_ids: list[str], capture: str, training: dict[str, Any]) -> str:
+    """Identity of a drafter: it names its data exactly. The order of responses does not matter."""
+    kept = {key: value for key, value in training.items() if key not in LEFT_OUT["drafter"]}
+    body = {"build": build, "responses": sorted(response_ids), "capture": capture, "training": kept}
+    return digest("drafter", body, length=24)

@@ -1,0 +1,293 @@
+"""From artefacts to ledger rows: the only way in, for a run that writes and for `ledger rebuild` alike.
+
+One function a kind of artefact, each set-wise and safe to run twice. An artefact says everything about itself
+(a JSON file beside its parquet), so the whole ledger can be made again from the workspace. Files come in by
+name order: for one response_id the lowest shard and row win.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from corpus.artefacts import sha256_file
+from corpus.shards import shard_index
+from corpus.workspace import Workspace
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection as Connection
+
+
+def ingest_pool(connection: Connection, workspace: Workspace, pool_id: str) -> None:
+    """pools/<pool_id>/: what was read from one source. Chunks are append-only; known ones are left alone."""
+    folder = workspace.pool(pool_id)
+    pool = _json(folder / "pool.json")
+    chunks = pool["chunks"]
+    _replace(
+        connection,
+        "pools",
+        {"pool_id": pool_id},
+        {
+            **{key: pool[key] for key in ("dataset", "config", "split", "revision", "format", "license")},
+            "where_sql": pool["where"],
+            "row_limit": pool["limit"],
+            "trust_remote_code": pool["trust_remote_code"],
+            "chunks": len(chunks),
+            "rows_read": sum(chunk["rows"] for chunk in chunks),
+            "rows_left_out": sum(chunk["left_out"] for chunk in chunks),
+            "complete": pool["complete"],
+        },
+    )
+    known = connection.execute(
+        "SELECT coalesce(max(chunk), -1) FROM source_rows WHERE pool_id = ?", [pool_id]
+    ).fetchone()
+    for number, chunk in enumerate(chunks):
+        if number > (known[0] if known else -1):
+            connection.execute(
+                "INSERT INTO source_rows SELECT ?, ?::INTEGER, ?, row_index, upstream_id, upstream_label, "
+                "prompt_id, reason, detail FROM read_parquet(?)",
+                [pool_id, number, chunk["file"], str(folder / f"{number}.parquet")],
+            )
+
+
+def ingest_candidates(connection: Connection, workspace: Workspace, candidates_id: str) -> None:
+    """candidates/<id>/: the nested order, and what was dropped on the way to it."""
+    folder = workspace.candidates(candidates_id)
+    for table in ("prompts", "drops", "prompt_sources"):
+        connection.execute(f"DELETE FROM {table} WHERE candidates_id = ?", [candidates_id])
+    connection.execute(
+        "INSERT INTO prompts SELECT ?, prompt_id, source, category, holdout, source_rank, turns, prompt_chars, "
+        "prompt_tokens FROM read_parquet(?)",
+        [candidates_id, str(folder / "prompts.parquet")],
+    )
+    connection.execute(
+        "INSERT INTO drops SELECT ?, source, pool_id, chunk, file, row_index, prompt_id, reason, detail, "
+        "winner_prompt_id, winner_source FROM read_parquet(?)",
+        [candidates_id, str(folder / "drops.parquet")],
+    )
+    connection.execute(
+        "INSERT INTO prompt_sources SELECT ?, prompt_id, source, pool_id, chunk, file, row_index, upstream_id, true "
+        "FROM read_parquet(?)",
+        [candidates_id, str(folder / "prompts.parquet")],
+    )
+    connection.execute(
+        "INSERT INTO prompt_sources SELECT ?, d.prompt_id, d.source, d.pool_id, d.chunk, d.file, d.row_index, "
+        "d.upstream_id, false FROM read_parquet(?) d WHERE d.prompt_id IN (SELECT prompt_id FROM read_parquet(?))",
+        [candidates_id, str(folder / "drops.parquet"), str(folder / "prompts.parquet")],
+    )
+
+
+def ingest_build(connection: Connection, workspace: Workspace, build_id: str) -> None:
+    """builds/<build_id>/: shares, sources, and the prefixes that every round takes."""
+    folder = workspace.build(build_id)
+    build = _json(folder / "build.json")
+    candidates = str(workspace.candidates(build["candidates_id"]) / "prompts.parquet")
+    for table in ("sources", "build_targets", "selections"):
+        connection.execute(f"DELETE FROM {table} WHERE build_id = ?", [build_id])
+    for source in build["sources"]:
+        _insert(connection, "sources", {"build_id": build_id, **source})
+    for target in build["targets"]:
+        _insert(connection, "build_targets", {"build_id": build_id, **target})
+    connection.execute(
+        """
+        INSERT INTO selections
+        WITH taken AS (SELECT category, source, holdout, prefix, round FROM read_parquet(?))
+        SELECT ?, p.prompt_id, 0, p.category, p.source, p.holdout, min(t.round)
+        FROM read_parquet(?) p
+        JOIN taken t USING (category, source, holdout)
+        WHERE p.source_rank < t.prefix GROUP BY ALL
+        """,
+        [str(folder / "rounds" / "*.parquet"), build_id, candidates],
+    )
+    counts = connection.execute(
+        "SELECT count(*) FILTER (NOT holdout), count(*) FILTER (holdout) FROM selections WHERE build_id = ?",
+        [build_id],
+    ).fetchone()
+    assert counts is not None
+    _replace(
+        connection,
+        "builds",
+        {"build_id": build_id},
+        {
+            **{key: build[key] for key in ("candidates_id", "name", "seed", "unit", "total", "shortage")},
+            "tolerance": build["tolerance"],
+            "selected": counts[0],
+            "held_out": counts[1],
+            "created_at": _time(build["created_at"]),
+        },
+    )
+
+
+def ingest_response_plan(connection: Connection, workspace: Workspace, build_id: str) -> None:
+    """builds/<build_id>/responses.parquet and recipes.json: the answers that the build wants."""
+    folder = workspace.build(build_id)
+    if not (folder / "responses.parquet").exists():
+        return
+    for recipe_id, body in _json(folder / "recipes.json").items():
+        _replace(
+            connection,
+            "recipes",
+            {"recipe_id": recipe_id},
+            {
+                "model": body["target"]["model"],
+                "revision": body["target"]["revision"],
+                "dtype": body["dtype"],
+                "thinking": body["thinking"],
+                "temperature": body["sampling"]["temperature"],
+                "max_tokens": body["max_tokens"],
+                "body": json.dumps(body, sort_keys=True),
+            },
+        )
+    connection.execute("DELETE FROM build_responses WHERE build_id = ?", [build_id])
+    connection.execute(
+        "INSERT INTO build_responses SELECT ?, response_id, prompt_id, recipe_id, replica, turn, category, source, "
+        "holdout FROM read_parquet(?)",
+        [build_id, str(folder / "responses.parquet")],
+    )
+
+
+def ingest_response_shard(connection: Connection, path: Path) -> int:
+    """responses/<shard>.parquet: every attempt in it; returns its rows.
+
+    A second accepted answer of one response_id (two coordinators' worth of luck) is kept and marked.
+    """
+    connection.execute("DELETE FROM responses WHERE shard = ?", [path.name])
+    connection.execute(
+        """
+        INSERT INTO responses
+        WITH shard AS (SELECT *, file_row_number AS shard_row FROM read_parquet(?, file_row_number = true)),
+        judged AS (
+            SELECT *, state = 'accepted' AND (
+                response_id IN (SELECT response_id FROM responses WHERE state = 'accepted')
+                OR row_number() OVER (PARTITION BY response_id, state ORDER BY shard_row) > 1
+            ) AS second FROM shard
+        )
+        SELECT response_id, prompt_id, recipe_id, replica, turn, attempt,
+               CASE WHEN second THEN 'rejected' ELSE state END, CASE WHEN second THEN 'answered_twice' ELSE reason END,
+               finish_reason, stop_reason, len(prompt_token_ids), len(token_ids), seed, engine, device,
+               to_timestamp(queued_at), to_timestamp(started_at), to_timestamp(first_token_at), to_timestamp(ended_at),
+               run_id, ?, shard_row
+        FROM judged ORDER BY shard_row
+        """,
+        [str(path), path.name],
+    )
+    rows = connection.execute("SELECT count(*) FROM responses WHERE shard = ?", [path.name]).fetchone()
+    count = int(rows[0]) if rows else 0
+    _replace(
+        connection,
+        "response_shards",
+        {"shard": path.name},
+        {"rows": count, "size_bytes": path.stat().st_size, "sha256": sha256_file(path)},
+    )
+    return count
+
+
+def ingest_capture(connection: Connection, workspace: Workspace, capture_id: str) -> None:
+    """hidden/<capture_id>/capture.json."""
+    body = _json(workspace.hidden(capture_id) / "capture.json")
+    keys = ("model", "revision", "layer_ids", "final_state", "dtype", "hidden_size")
+    _replace(connection, "captures", {"capture_id": capture_id}, {key: body[key] for key in keys})
+
+
+def ingest_hidden_shard(connection: Connection, path: Path, sha256: str | None = None) -> int:
+    """hidden/<capture_id>/<shard>.safetensors; returns its rows.
+
+    Raises:
+        UserError: the file is not a shard.
+    """
+    meta, response_ids, tokens = shard_index(path)
+    key = {"capture_id": meta.capture_id, "shard": path.name}
+    connection.execute("DELETE FROM hidden_rows WHERE capture_id = ? AND shard = ?", list(key.values()))
+    connection.execute(
+        "INSERT INTO hidden_rows SELECT ?, unnest(?::VARCHAR[]), ?, unnest(?::BIGINT[]), unnest(?::BIGINT[])",
+        [meta.capture_id, response_ids, path.name, list(range(len(response_ids))), tokens],
+    )
+    _replace(
+        connection,
+        "hidden_shards",
+        key,
+        {
+            "rows": len(response_ids),
+            "tokens": sum(tokens),
+            "size_bytes": path.stat().st_size,
+            "sha256": sha256 or sha256_file(path),
+        },
+    )
+    return len(response_ids)
+
+
+def ingest_drafter(connection: Connection, workspace: Workspace, drafter_id: str) -> None:
+    """drafters/<drafter_id>/: what it is, what it was trained on, and what was measured."""
+    folder = workspace.drafter(drafter_id)
+    body = _json(folder / "drafter.json")
+    for table in ("drafter_responses", "train_metrics", "acceptance"):
+        connection.execute(f"DELETE FROM {table} WHERE drafter_id = ?", [drafter_id])
+    keys = ("build_id", "capture_id", "algorithm", "steps", "path", "rows")
+    _replace(
+        connection,
+        "drafters",
+        {"drafter_id": drafter_id},
+        {key: body[key] for key in keys}
+        | {"training": json.dumps(body["training"], sort_keys=True), "created_at": _time(body["created_at"])},
+    )
+    if (folder / "responses.parquet").exists():
+        connection.execute(
+            "INSERT INTO drafter_responses SELECT ?, response_id FROM read_parquet(?)",
+            [drafter_id, str(folder / "responses.parquet")],
+        )
+    if (folder / "metrics.parquet").exists():
+        connection.execute(
+            "INSERT INTO train_metrics SELECT ?, step, epoch, metric, category, value FROM read_parquet(?)",
+            [drafter_id, str(folder / "metrics.parquet")],
+        )
+    if (folder / "acceptance.json").exists():
+        for row in _json(folder / "acceptance.json"):
+            values = {**row, "measured_at": _time(row["measured_at"])}
+            _insert(connection, "acceptance", {"drafter_id": drafter_id, **values})
+
+
+def ingest_run(connection: Connection, workspace: Workspace, run_id: str) -> None:
+    """runs/<run_id>/: when it ran, its events and its engine samples."""
+    folder = workspace.run(run_id)
+    body = _json(folder / "run.json")
+    times = {key: _time(body[key]) for key in ("started_at", "ended_at")}
+    _replace(
+        connection,
+        "runs",
+        {"run_id": run_id},
+        {key: body[key] for key in ("command", "build_id", "outcome")} | times,
+    )
+    for table, columns in (
+        ("events", "to_timestamp(happened_at), kind, message"),
+        (
+            "engine_samples",
+            "engine, device, to_timestamp(sampled_at), running, waiting, tokens_per_s, kv_use",
+        ),
+    ):
+        connection.execute(f"DELETE FROM {table} WHERE run_id = ?", [run_id])
+        if any(folder.glob(f"{table}-*.parquet")):
+            connection.execute(
+                f"INSERT INTO {table} SELECT ?, {columns} FROM read_parquet(?)",
+                [run_id, str(folder / f"{table}-*.parquet")],
+            )
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text).astimezone(UTC) if text else None
+
+
+def _insert(connection: Connection, table: str, values: dict[str, Any]) -> None:
+    names, marks = ", ".join(values), ", ".join("?" for _ in values)
+    connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(values.values()))
+
+
+def _replace(connection: Connection, table: str, key: dict[str, Any], values: dict[str, Any]) -> None:
+    where = " AND ".join(f"{name} = ?" for name in key)
+    connection.execute(f"DELETE FROM {table} WHERE {where}", list(key.values()))
+    _insert(connection, table, {**key, **values})

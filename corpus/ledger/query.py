@@ -1,0 +1,153 @@
+"""Questions to a workspace: one SELECT over the published snapshot, read-only in fact.
+
+The statement is judged as DuckDB parses it, not by its words; the connection may read below the workspace and
+nowhere else, and its configuration is locked. The two text views read the parquet files in place.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from corpus.errors import UserError
+from corpus.ledger.writer import migrate
+from corpus.workspace import Workspace
+
+if TYPE_CHECKING:
+    import duckdb
+    import polars as pl
+
+EXPLAIN = re.compile(r"\s*EXPLAIN(\s+ANALYZE)?\s+(?!ANALYZE\b)(.*)", re.IGNORECASE | re.DOTALL)
+
+
+def query(workspace: Workspace, sql: str) -> pl.DataFrame:
+    """The rows of one statement.
+
+    Raises:
+        UserError: no ledger yet, not a single SELECT, or SQL that DuckDB refuses.
+    """
+    import duckdb
+    import polars as pl
+
+    statement = readable_statement(sql)
+    with connect(workspace) as connection:
+        try:
+            return pl.DataFrame(connection.sql(statement).to_arrow_table())
+        except (duckdb.Error, RuntimeError) as error:
+            raise UserError(f"sql: {_short(error)}") from error
+
+
+def readable_statement(sql: str) -> str:
+    """The statement, if it only reads.
+
+    Raises:
+        UserError: it is not one SELECT, DESCRIBE, SUMMARIZE, or EXPLAIN of a SELECT.
+    """
+    import duckdb
+
+    statements = _parse(sql)
+    if len(statements) != 1:
+        raise UserError(f"sql: got {len(statements)} statements; one SELECT is expected.")
+    kind = statements[0].type
+    if kind == duckdb.StatementType.EXPLAIN:
+        match = EXPLAIN.fullmatch(statements[0].query.strip().rstrip(";"))
+        inner = _parse(match[2]) if match else []
+        if match and len(inner) == 1 and inner[0].type == duckdb.StatementType.SELECT:
+            return f"EXPLAIN{' ANALYZE' if match[1] else ''} {inner[0].query}"
+        raise UserError("sql: EXPLAIN of anything but a SELECT is refused; the ledger is read-only here.")
+    if kind != duckdb.StatementType.SELECT:
+        name = str(kind).rsplit(".", 1)[-1]
+        raise UserError(
+            f"sql: got {name}; SELECT, DESCRIBE, SUMMARIZE and EXPLAIN of a SELECT are allowed, "
+            "the ledger is read-only here."
+        )
+    return str(statements[0].query)
+
+
+def connect(workspace: Workspace) -> duckdb.DuckDBPyConnection:
+    """A locked read-only connection to the snapshot, with the text views.
+
+    Raises:
+        UserError: nothing has been published here yet, or the snapshot cannot be read.
+    """
+    import duckdb
+
+    if not workspace.snapshot.exists():
+        raise UserError(
+            f"{workspace.root}: holds no published ledger. Run `draftmill build MANIFEST --workspace "
+            f"{workspace.root}` first, or name the right --workspace."
+        )
+    root = workspace.root.resolve()
+    try:
+        connection = duckdb.connect(str(workspace.snapshot), read_only=True)
+    except duckdb.Error as error:
+        raise UserError(f"{workspace.snapshot}: cannot be read ({_short(error)}).") from error
+    connection.execute("SET TimeZone = 'UTC'")
+    for statement in text_views(workspace):
+        connection.execute(statement)
+    connection.execute(f"SET allowed_directories = [{_quoted(f'{root}/')}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+class LedgerReader:
+    """The published ledger with the writer's `rows`, for plans that only look; empty where none is published."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        import duckdb
+
+        self.workspace = workspace
+        if workspace.snapshot.exists():
+            self._connection = connect(workspace)
+        else:
+            self._connection = duckdb.connect()
+            migrate(self._connection, "an empty ledger")
+
+    def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Rows of a SELECT."""
+        return list(self._connection.execute(sql, list(values)).fetchall())
+
+
+def text_views(workspace: Workspace) -> list[str]:
+    """SQL of the views that read texts from the parquet files."""
+    root = workspace.root.resolve()
+    prompts = _parquet(root, "candidates/*/prompts.parquet")
+    responses = _parquet(root, "responses/*.parquet")
+    empty_prompts = "SELECT NULL::VARCHAR AS prompt_id, NULL::VARCHAR AS messages, NULL::VARCHAR AS tools WHERE false"
+    empty_responses = (
+        "SELECT NULL::VARCHAR AS response_id, NULL::INTEGER AS attempt, NULL::VARCHAR AS text, "
+        "NULL::INTEGER[] AS prompt_token_ids, NULL::INTEGER[] AS token_ids WHERE false"
+    )
+    prompt_sql = f"SELECT DISTINCT prompt_id, messages, tools FROM {prompts}" if prompts else empty_prompts
+    response_sql = (
+        f"SELECT response_id, attempt, text, prompt_token_ids, token_ids FROM {responses} WHERE state = 'accepted'"
+        if responses
+        else empty_responses
+    )
+    return [
+        f"CREATE TEMP VIEW prompt_text AS {prompt_sql}",
+        f"CREATE TEMP VIEW response_text AS {response_sql}",
+    ]
+
+
+def _parquet(root: Any, pattern: str) -> str | None:
+    return f"read_parquet({_quoted(f'{root}/{pattern}')})" if any(root.glob(pattern)) else None
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _parse(sql: str) -> list[Any]:
+    import duckdb
+
+    try:
+        return list(duckdb.extract_statements(sql))
+    except duckdb.Error as error:
+        raise UserError(f"sql: {_short(error)}") from error
+
+
+def _short(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return " ".join(" ".join(lines[:2]).split())[:300] if lines else type(error).__name__

@@ -1,0 +1,114 @@
+-- The public contract: these columns stay, more may follow. Made again at every start of the writer.
+CREATE OR REPLACE VIEW accepted_responses AS
+SELECT * FROM responses WHERE state = 'accepted';
+COMMENT ON VIEW accepted_responses IS 'Accepted answers, one row per response_id';
+
+CREATE OR REPLACE VIEW composition AS
+WITH trained AS (
+    SELECT d.build_id, r.response_id FROM drafters d JOIN drafter_responses r USING (drafter_id)
+    WHERE d.build_id IS NOT NULL GROUP BY ALL
+), captured AS (
+    SELECT response_id FROM hidden_rows GROUP BY response_id
+), stages AS (
+    SELECT build_id, 'target' AS stage, category, NULL AS source, rows, NULL AS prompt_tokens, NULL AS response_tokens
+    FROM build_targets
+    UNION ALL
+    SELECT s.build_id, 'selected', s.category, s.source, count(*), sum(p.prompt_tokens), NULL
+    FROM selections s JOIN builds b USING (build_id)
+    JOIN prompts p ON p.candidates_id = b.candidates_id AND p.prompt_id = s.prompt_id
+    WHERE NOT s.holdout GROUP BY ALL
+    UNION ALL
+    SELECT b.build_id, 'generated', b.category, b.source, count(DISTINCT b.response_id), sum(r.prompt_tokens), sum(r.response_tokens)
+    FROM build_responses b JOIN responses r USING (response_id) WHERE NOT b.holdout AND r.response_tokens > 0 GROUP BY ALL
+    UNION ALL
+    SELECT b.build_id, 'accepted', b.category, b.source, count(*), sum(r.prompt_tokens), sum(r.response_tokens)
+    FROM build_responses b JOIN accepted_responses r USING (response_id) WHERE NOT b.holdout GROUP BY ALL
+    UNION ALL
+    SELECT b.build_id, 'captured', b.category, b.source, count(*), sum(r.prompt_tokens), sum(r.response_tokens)
+    FROM build_responses b JOIN accepted_responses r USING (response_id) JOIN captured USING (response_id)
+    WHERE NOT b.holdout GROUP BY ALL
+    UNION ALL
+    SELECT b.build_id, 'trained', b.category, b.source, count(*), sum(r.prompt_tokens), sum(r.response_tokens)
+    FROM build_responses b JOIN accepted_responses r USING (response_id)
+    JOIN trained t ON t.build_id = b.build_id AND t.response_id = b.response_id
+    WHERE NOT b.holdout GROUP BY ALL
+)
+SELECT build_id, stage, category, source, rows::BIGINT AS rows, prompt_tokens::BIGINT AS prompt_tokens,
+       response_tokens::BIGINT AS response_tokens,
+       rows / sum(rows) OVER (PARTITION BY build_id, stage) AS share_rows,
+       response_tokens / sum(response_tokens) OVER (PARTITION BY build_id, stage) AS share_tokens
+FROM stages;
+COMMENT ON VIEW composition IS 'What a build is made of at each stage; shares are parts of one stage. Target has no source';
+
+CREATE OR REPLACE VIEW funnel AS
+WITH origin AS (
+    SELECT s.build_id, s.source, s.pool_id, s.chunks, b.candidates_id
+    FROM sources s JOIN builds b USING (build_id)
+), candidates AS (
+    SELECT o.build_id, o.source, p.prompt_id FROM origin o
+    JOIN prompts p ON p.candidates_id = o.candidates_id AND p.source = o.source
+)
+SELECT o.build_id, o.source, 'read' AS reason, count(*)::BIGINT AS rows
+FROM origin o JOIN source_rows r ON r.pool_id = o.pool_id AND r.chunk < o.chunks GROUP BY ALL
+UNION ALL
+SELECT o.build_id, o.source, r.reason, count(*)::BIGINT
+FROM origin o JOIN source_rows r ON r.pool_id = o.pool_id AND r.chunk < o.chunks
+WHERE r.reason IS NOT NULL GROUP BY ALL
+UNION ALL
+SELECT o.build_id, o.source, d.reason, count(*)::BIGINT
+FROM origin o JOIN drops d ON d.candidates_id = o.candidates_id AND d.source = o.source GROUP BY ALL
+UNION ALL
+SELECT c.build_id, c.source,
+       CASE WHEN s.prompt_id IS NULL THEN 'not_needed' WHEN s.holdout THEN 'held_out' ELSE 'selected' END,
+       count(*)::BIGINT
+FROM candidates c
+LEFT JOIN (SELECT DISTINCT build_id, prompt_id, holdout FROM selections) s
+  ON s.build_id = c.build_id AND s.prompt_id = c.prompt_id
+GROUP BY ALL;
+COMMENT ON VIEW funnel IS 'Rows of a source by what became of them; read is the sum of all others';
+
+CREATE OR REPLACE VIEW provenance AS
+WITH best AS (
+    SELECT * FROM responses
+    QUALIFY row_number() OVER (PARTITION BY response_id ORDER BY state = 'accepted' DESC, attempt DESC, shard, shard_row) = 1
+), kept AS (
+    SELECT candidates_id, prompt_id, source, pool_id, file, row_index, upstream_id FROM prompt_sources WHERE kept
+), hidden AS (
+    SELECT response_id, capture_id, shard, shard_row FROM hidden_rows
+    QUALIFY row_number() OVER (PARTITION BY response_id ORDER BY capture_id, shard, shard_row) = 1
+)
+SELECT br.build_id, br.response_id, br.prompt_id, br.replica, br.turn, br.category, br.source,
+       p.dataset, p.revision, p.config, p.split, k.row_index, k.upstream_id, coalesce(s.license, p.license) AS license,
+       br.recipe_id, rc.model, rc.thinking, coalesce(r.state, 'unfinished') AS state, r.reason, r.finish_reason,
+       r.prompt_tokens, r.response_tokens, r.seed, r.attempt, r.engine, r.device, r.started_at, r.ended_at,
+       r.shard, r.shard_row, h.shard AS hidden_shard, h.shard_row AS hidden_row,
+       k.file, br.holdout, h.capture_id
+FROM build_responses br
+JOIN builds b USING (build_id)
+LEFT JOIN kept k ON k.candidates_id = b.candidates_id AND k.prompt_id = br.prompt_id
+LEFT JOIN sources s ON s.build_id = br.build_id AND s.source = br.source
+LEFT JOIN pools p ON p.pool_id = k.pool_id
+LEFT JOIN recipes rc ON rc.recipe_id = br.recipe_id
+LEFT JOIN best r ON r.response_id = br.response_id
+LEFT JOIN hidden h ON h.response_id = br.response_id;
+COMMENT ON VIEW provenance IS 'One row per build and response: from the source row to the hidden shard';
+
+CREATE OR REPLACE VIEW unfinished AS
+SELECT br.build_id, br.prompt_id, br.replica, br.turn, br.category,
+       coalesce(max_by(r.reason, r.attempt), 'not answered yet') AS why
+FROM build_responses br
+LEFT JOIN responses r USING (response_id)
+GROUP BY br.build_id, br.prompt_id, br.replica, br.turn, br.category, br.response_id
+HAVING count(*) FILTER (r.state = 'accepted') = 0;
+COMMENT ON VIEW unfinished IS 'Answers that a build wants and does not have, and why';
+
+CREATE OR REPLACE VIEW throughput AS
+SELECT run_id, engine, device, sampled_at, running, waiting, tokens_per_s, kv_use FROM engine_samples;
+COMMENT ON VIEW throughput IS 'Samples of each engine over a run';
+
+CREATE OR REPLACE VIEW acceptance_by_category AS
+SELECT drafter_id, build_id, category, measured_by, 1 + accepted_tokens / nullif(drafts, 0) AS acceptance_length,
+       drafts, accepted_tokens, rows, measured_at
+FROM acceptance
+QUALIFY row_number() OVER (PARTITION BY drafter_id, build_id, category, measured_by ORDER BY measured_at DESC) = 1;
+COMMENT ON VIEW acceptance_by_category IS 'Tokens per target step on held-out rows, bonus token included; the newest measurement';

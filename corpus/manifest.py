@@ -1,0 +1,397 @@
+"""The mix manifest: one frozen model per section, one description per field.
+
+A field's description is its help, its documentation and its entry in the JSON Schema. Unknown keys and
+wrong types are errors, never warnings (see manifest_file for how they are worded). The models know nothing
+of files, hubs or devices; what they cannot decide alone (does a path exist, is a category short) is decided
+by the stage that needs it. Defaults live here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+CATEGORIES = ("coding", "general", "math", "agent", "code-other")
+
+Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Positive = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Auto = Literal["auto"]
+
+
+class Section(BaseModel):
+    """The base of every section: frozen, strict about types, no unknown keys."""
+
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", protected_namespaces=(), use_attribute_docstrings=True
+    )
+
+
+class Mix(Section):
+    """What the corpus must be made of."""
+
+    total: Positive
+    """Prompts in the build (with unit: response_tokens, generated tokens)."""
+    unit: Literal["prompts", "response_tokens"] = "prompts"
+    """What total and shares count: prompts, or response_tokens planned from measured means."""
+    shares: dict[Name, Annotated[float, Field(gt=0)]] = Field(min_length=1)
+    """Weight of each category. They are normalised to sum to one, and the build says so."""
+    shortage: Literal["fail", "rescale", "repeat"] = "fail"
+    """When a category has too few prompts: fail with a table, rescale (total shrinks and shares hold), or repeat prompts as replicas that are sampled anew."""
+    max_repeats: Positive = 4
+    """With shortage: repeat, the most replicas of one prompt."""
+    tolerance: Annotated[float, Field(ge=0, le=100)] = 0.5
+    """How far an accepted share may be from its target, in percentage points (at least one row)."""
+    holdout: Annotated[float, Field(ge=0, lt=1)] = 0.02
+    """Part of each category that is never trained on: chosen by a salted hash of prompt_id, so the same prompts in every build. They are generated too, outside total."""
+
+    def normalised(self) -> dict[str, float]:
+        """Shares that sum to one, by category name."""
+        whole = sum(self.shares.values())
+        return {name: weight / whole for name, weight in sorted(self.shares.items())}
+
+
+class CategoryByColumn(Section):
+    """The category is read from a column of the source."""
+
+    column: str
+    """The column that holds the upstream label."""
+    map: dict[str, Name] = Field(default_factory=dict)
+    """Upstream label to category. A label that is not here gets `default`."""
+    default: Name | None = None
+    """Category of labels that `map` does not name; without it such rows are dropped (no_category)."""
+
+
+class FormatFields(Section):
+    """Columns named one by one, for sources that no known format fits."""
+
+    fields: dict[Literal["prompt", "system", "messages", "tools", "id"], str]
+    """What draftmill needs to the column that holds it; prompt or messages is needed."""
+
+    @model_validator(mode="after")
+    def _needs_text(self) -> FormatFields:
+        if not {"prompt", "messages"} & set(self.fields):
+            raise ValueError("fields names neither prompt nor messages")
+        return self
+
+
+Format = Literal["auto", "messages", "sharegpt", "alpaca", "prompt", "trace"]
+
+
+class Source(Section):
+    """One labelled source of prompts."""
+
+    name: Name
+    """Unique name; it labels every row that comes from here."""
+    dataset: str | None = None
+    """A dataset on the Hub, as owner/name."""
+    path: str | None = None
+    """Local files instead of a Hub dataset: a file, folder or glob, relative to the manifest."""
+    config: str | None = None
+    """The dataset's configuration, where it has several."""
+    split: str = "train"
+    """The dataset's split."""
+    revision: str = "main"
+    """Branch, tag or commit; resolved to a commit and written to the lock."""
+    format: Format | FormatFields = "auto"
+    """Shape of the rows: auto looks and records what it found."""
+    where: str | None = None
+    """SQL expression over the source's own columns, as polars' sql_expr reads it; other rows are counted and left out."""
+    limit: Positive | None = None
+    """Most rows to read, counted after where."""
+    category: Name | CategoryByColumn = "classify"
+    """A category name, {column, map, default}, or classify (keywords and structure)."""
+    weight: Annotated[float, Field(gt=0)] | None = None
+    """Weight among the sources of one category. Default: the rows that the source has."""
+    priority: int = 0
+    """Which source keeps a prompt that several share: the higher one."""
+    history: Literal["regenerated", "recorded"] | None = None
+    """What becomes of earlier assistant turns: regenerated drops them and the target answers each user turn; recorded keeps them as context. Default: recorded for rows with tool turns, else regenerated."""
+    license: str | None = None
+    """Licence, recorded with every row. Default: what the dataset's card says."""
+    trust_remote_code: bool = False
+    """Let the dataset's own Python code run. Recorded in the ledger."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Source:
+        if (self.dataset is None) == (self.path is None):
+            raise ValueError("needs exactly one of dataset and path")
+        return self
+
+
+def _pair(value: Any) -> Any:
+    return (None, value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+Range = tuple[Annotated[int, Field(ge=0)] | None, Annotated[int, Field(ge=0)] | None]
+
+
+class Filters(Section):
+    """Prompts outside these ranges are drops with a reason. A pair is min and max, a number is the max."""
+
+    prompt_chars: Annotated[int, Field(ge=0)] | Range | None = None
+    """Characters of all shown text."""
+    prompt_tokens: Annotated[int, Field(ge=0)] | Range | None = None
+    """Tokens of the prompt as the target's template and tokenizer make it (first turn)."""
+    turns: Annotated[int, Field(ge=0)] | Range | None = None
+    """Assistant turns to be generated."""
+
+    @field_validator("prompt_chars", "prompt_tokens", "turns", mode="after")
+    @classmethod
+    def _ordered(cls, value: Any) -> Any:
+        low, high = value if isinstance(value, tuple) else (None, value)
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"the minimum {low} is above the maximum {high}")
+        return value
+
+    def bounds(self, field: Literal["prompt_chars", "prompt_tokens", "turns"]) -> tuple[int, int | None]:
+        """(minimum, maximum) of one field; None is no maximum."""
+        low, high = _pair(getattr(self, field)) or (None, None)
+        return (low or 0, high)
+
+
+class Dedup(Section):
+    """Likeness is another thing than identity: these compare text, prompt_id compares bytes."""
+
+    exact: bool = True
+    """Drop prompts whose shown text is equal after NFC, case folding and white-space collapse."""
+    near: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Drop prompts whose user turns have at least this verified Jaccard estimate."""
+
+
+class EvalSet(Section):
+    """One evaluation set that the corpus must not overlap."""
+
+    path: str | None = None
+    """Local files, relative to the manifest."""
+    dataset: str | None = None
+    """A dataset on the Hub."""
+    config: str | None = None
+    """The dataset's configuration."""
+    split: str = "test"
+    """The dataset's split."""
+    field: str
+    """The column that holds the question."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> EvalSet:
+        if (self.dataset is None) == (self.path is None):
+            raise ValueError("needs exactly one of dataset and path")
+        return self
+
+
+class Decontaminate(Section):
+    """Drop prompts that share a word n-gram with an evaluation set."""
+
+    ngram: Annotated[int, Field(ge=2)] = 13
+    """Words in a row that count as overlap."""
+    against: tuple[EvalSet, ...] = Field(min_length=1)
+    """The evaluation sets."""
+
+
+class Target(Section):
+    """The model that answers, whose states are captured and for which the drafter drafts."""
+
+    model: str
+    """A Hub id, a local folder, a .gguf file, or package:NAME/FILE.gguf for one inside an installed package."""
+    revision: str = "main"
+    """Branch, tag or commit of a Hub model; resolved and locked."""
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    """Numbers that the engine and the capture compute with."""
+    max_model_len: Annotated[int, Field(ge=16)] = 8192
+    """Most tokens of prompt and response together."""
+    chat_template: str | None = None
+    """A Jinja file, relative to the manifest, where the model's own template lacks something (tools)."""
+    trust_remote_code: bool = False
+    """Let the model's own Python code run. Recorded in the ledger."""
+
+
+class Sampling(Section):
+    """How the engine draws tokens. A field that is not set takes the engine's neutral value."""
+
+    temperature: Annotated[float, Field(ge=0, le=5)] = 1.0
+    """0 is greedy."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Nucleus."""
+    top_k: Annotated[int, Field(ge=0)] = 0
+    """0 is off."""
+    min_p: Fraction = 0.0
+    """0 is off."""
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    """As in vLLM."""
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
+    """As in vLLM; 1 is off."""
+
+
+class Thinking(Section):
+    """Which prompts are answered with thinking on, and how each kind is sampled."""
+
+    share: Fraction = 0.0
+    """Part of the prompts with thinking on, chosen by a hash of the prompt."""
+    on: Sampling = Sampling(temperature=0.6, top_p=0.95, top_k=20)
+    """Sampling with thinking on."""
+    off: Sampling = Sampling(temperature=0.7, top_p=0.8, top_k=20)
+    """Sampling with thinking off."""
+
+
+class CategoryGeneration(Section):
+    """What one category overrides. A key that is not set keeps the general value."""
+
+    max_tokens: Positive | None = None
+    """Most tokens of one answer."""
+    truncated: Literal["keep", "drop", "retry"] | None = None
+    """What becomes of an answer that ran into max_tokens."""
+    thinking_share: Fraction | None = None
+    """Part of this category's prompts with thinking on."""
+    temperature: Annotated[float, Field(ge=0, le=5)] | None = None
+    """Sampling temperature, thinking on or off."""
+
+
+class Generation(Section):
+    """How the target answers."""
+
+    thinking: Thinking = Thinking()
+    """Thinking on and off."""
+    max_tokens: Positive = 4096
+    """Most tokens of one answer."""
+    truncated: Literal["keep", "drop", "retry"] = "keep"
+    """An answer that ran into max_tokens: keep (valid tokens, no end label), drop, or retry once with twice the budget."""
+    by_category: dict[Name, CategoryGeneration] = Field(default_factory=dict)
+    """Overrides by category."""
+    reuse: Literal["recipe", "finished"] = "recipe"
+    """recipe: only answers of the same effective recipe; finished: also answers that stopped by themselves under a smaller max_tokens."""
+
+    def for_category(self, category: str) -> CategoryGeneration:
+        """The values in force for one category, every key set but temperature."""
+        own = self.by_category.get(category, CategoryGeneration())
+        share = self.thinking.share if own.thinking_share is None else own.thinking_share
+        return CategoryGeneration(
+            max_tokens=own.max_tokens or self.max_tokens,
+            truncated=own.truncated or self.truncated,
+            thinking_share=share,
+            temperature=own.temperature,
+        )
+
+
+class Engine(Section):
+    """The inference engine. kv_cache_dtype, quantization and extra change numbers: they are part of the recipe."""
+
+    kind: Literal["vllm"] = "vllm"
+    """The engine."""
+    max_num_seqs: Positive | Auto = "auto"
+    """Sequences that run at once in one engine."""
+    max_num_batched_tokens: Positive | Auto = "auto"
+    """Tokens of one engine step."""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.92
+    """Part of a GPU's memory that one engine takes."""
+    kv_cache_dtype: str = "auto"
+    """Numbers of the KV cache."""
+    quantization: str | None = None
+    """The engine's quantisation method."""
+    seed: int = 0
+    """Seed of an engine; the engine's number is added to it. Not part of the recipe."""
+    extra: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of the engine, passed as they are."""
+
+
+class Extraction(Section):
+    """Which states of the target are captured."""
+
+    layers: tuple[Annotated[int, Field(ge=0)], ...] | Auto = "auto"
+    """0-based layer outputs; auto spreads `features` layers by DFlash's formula."""
+    features: Positive = 5
+    """With layers: auto, how many."""
+    final_state: bool = True
+    """Also capture the state before the final norm, which teacher labels need."""
+    max_tokens_per_batch: Annotated[int, Field(ge=16)] | Auto = "auto"
+    """Padded tokens of one forward."""
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    """Numbers that the shards hold."""
+
+
+class Training(Section):
+    """The drafter and how it is trained. Defaults are the DFlash paper's recipe, gamma as in speculators."""
+
+    algorithm: Literal["dflash"] = "dflash"
+    """The drafter's architecture."""
+    block_size: Annotated[int, Field(ge=2)] = 16
+    """Tokens of a block, the anchor included: 16 drafts 15."""
+    draft_layers: Positive = 5
+    """Decoder layers of the drafter."""
+    sliding_layers: Annotated[int, Field(ge=0)] = 0
+    """How many of the first draft layers use a causal sliding window."""
+    sliding_window: Positive = 2048
+    """Window of those layers, in tokens."""
+    anchors_per_document: Positive = 512
+    """Most anchors of one document and epoch."""
+    gamma: Annotated[float, Field(gt=0)] = 4.0
+    """Slot k has weight exp(-(k-1)/gamma) in the loss."""
+    labels: Literal["auto", "teacher", "sampled", "kl"] = "auto"
+    """What a slot must predict: the target's arg max, the sampled token, or the target's distribution. auto: teacher for greedy rows, else sampled."""
+    feed: Literal["shards", "live"] = "shards"
+    """Train from hidden-state shards, or fed live by target workers."""
+    epochs: Positive = 6
+    """Passes over the training rows; anchors are drawn anew in each."""
+    tokens_per_batch: Annotated[int, Field(ge=16)] | Auto = "auto"
+    """Context tokens of one step; auto is 8,192 on a GPU and 1,024 on a CPU."""
+    learning_rate: Annotated[float, Field(gt=0)] = 6e-4
+    """Peak of the cosine schedule (AdamW)."""
+    warmup: Fraction = 0.04
+    """Part of the steps that warm up."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """AdamW's weight decay."""
+    clip: Annotated[float, Field(gt=0)] = 1.0
+    """Gradient norm limit."""
+    mask_token_id: Annotated[int, Field(ge=0)] | Auto = "auto"
+    """An embedding row that text never uses; auto finds one that is neither end nor pad."""
+    checkpoint_every: Positive = 200
+    """Steps between checkpoints; held-out acceptance is measured at each."""
+    seed: int | None = None
+    """Seed of initial weights, anchors and order. Default: the manifest's seed."""
+
+
+class Manifest(Section):
+    """The whole run in one file: mix, sources, target, and one section per stage."""
+
+    name: Name
+    """Name of the run; it labels builds in the ledger."""
+    seed: int = 0
+    """Seed of the order, the holdout excepted."""
+    mix: Mix
+    """What the corpus must be made of."""
+    sources: tuple[Source, ...] = Field(min_length=1)
+    """Where prompts come from."""
+    filters: Filters = Filters()
+    """Which prompts are too short, too long or too deep."""
+    dedup: Dedup = Dedup()
+    """Which prompts are too alike."""
+    decontaminate: Decontaminate | None = None
+    """Which evaluation sets must not leak in."""
+    target: Target
+    """The model that answers."""
+    generation: Generation = Generation()
+    """How the target answers."""
+    engine: Engine = Engine()
+    """The inference engine."""
+    extraction: Extraction = Extraction()
+    """Which states are captured."""
+    training: Training = Training()
+    """The drafter."""
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> Manifest:
+        names = [source.name for source in self.sources]
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                raise ValueError(
+                    f"sources[{i}].name is {name}, as is sources[{names.index(name)}].name; every source needs its own"
+                )
+        return self
+
+    def source_categories(self, source: Source) -> tuple[str, ...]:
+        """Every category that a source can give."""
+        if isinstance(source.category, CategoryByColumn):
+            given = set(source.category.map.values())
+            return tuple(sorted(given | ({source.category.default} if source.category.default else set())))
+        return CATEGORIES if source.category == "classify" else (source.category,)

@@ -1,0 +1,107 @@
+"""Response shards: every attempt, accepted or not, with the exact token ids that the engine saw and wrote.
+
+One parquet schema for every shard, its version in the file's metadata. A shard is written whole and then entered;
+its rows never change. Reading finds a response by shard and row, as the ledger names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from corpus.artefacts import Written, write_atomically
+from corpus.errors import UserError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+SCHEMA_VERSION = "1"
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One try at one answer. Times are UTC seconds since 1970."""
+
+    response_id: str
+    prompt_id: str
+    recipe_id: str
+    replica: int
+    turn: int
+    attempt: int
+    state: str
+    """accepted or rejected"""
+    reason: str | None
+    prompt_token_ids: list[int]
+    token_ids: list[int]
+    text: str
+    finish_reason: str | None
+    stop_reason: str | None
+    seed: int | None
+    engine: str | None
+    device: str | None
+    queued_at: float | None
+    started_at: float | None
+    first_token_at: float | None
+    ended_at: float | None
+    run_id: str
+
+
+def response_schema() -> dict[str, Any]:
+    """Columns of a response shard."""
+    import polars as pl
+
+    numbers = dict.fromkeys(("replica", "turn", "attempt"), pl.Int32)
+    times = dict.fromkeys(("queued_at", "started_at", "first_token_at", "ended_at"), pl.Float64)
+    special = {"prompt_token_ids": pl.List(pl.Int32), "token_ids": pl.List(pl.Int32), "seed": pl.Int64}
+    return {name: {**numbers, **times, **special}.get(name, pl.String) for name in Attempt.__struct_fields__}
+
+
+def write_responses(path: Path, attempts: Sequence[Attempt]) -> Written:
+    """Write a shard.
+
+    Raises:
+        UserError: the disk is full.
+    """
+    import polars as pl
+
+    names = Attempt.__struct_fields__
+    columns = {name: [getattr(attempt, name) for attempt in attempts] for name in names}
+    frame = pl.DataFrame(columns, schema=response_schema())
+    return write_atomically(
+        path, lambda to: frame.write_parquet(to, compression_level=3, metadata={"schema_version": SCHEMA_VERSION})
+    )
+
+
+def read_rows_at(folder: Path, places: Sequence[tuple[str, int]], columns: Sequence[str]) -> pl.DataFrame:
+    """Rows of shards by (shard, row), with columns shard and shard_row; shard by shard, in no other order.
+
+    Raises:
+        UserError: a shard that the ledger names is gone or damaged.
+    """
+    import polars as pl
+
+    frames = list(_each_shard(folder, places, columns))
+    if frames:
+        return pl.concat(frames)
+    schema = {name: kind for name, kind in response_schema().items() if name in columns}
+    return pl.DataFrame(schema={**schema, "shard": pl.String, "shard_row": pl.Int64})
+
+
+def _each_shard(folder: Path, places: Sequence[tuple[str, int]], columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+    import polars as pl
+
+    by_shard: dict[str, list[int]] = {}
+    for shard, row in places:
+        by_shard.setdefault(shard, []).append(row)
+    for shard, rows in sorted(by_shard.items()):
+        try:
+            frame = pl.read_parquet(folder / shard, columns=list(columns), glob=False)
+        except (OSError, pl.exceptions.PolarsError) as error:
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UserError(
+                f"{folder / shard}: the ledger names this shard and it cannot be read ({first})."
+            ) from error
+        index = pl.Series("shard_row", sorted(rows), dtype=pl.Int64)
+        yield frame[index].with_columns(shard=pl.lit(shard), shard_row=index)

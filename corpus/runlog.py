@@ -1,0 +1,83 @@
+"""One execution of a stage: when it ran, what happened, and how busy the engines were.
+
+Written to runs/<run_id>/ as parquet parts and entered in the ledger as they are written. A run_id sorts by time.
+Nothing that a row says, and no secret, is ever an event.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from corpus.artefacts import write_atomically, write_text
+from corpus.ledger import ingest
+from corpus.ledger.writer import LedgerWriter
+
+FLUSH_EVERY_S = 60.0
+
+
+def make_run_id(now: datetime | None = None) -> str:
+    """A time-ordered name for one execution."""
+    return f"{(now or datetime.now(UTC)).strftime('%Y%m%dT%H%M%S%f')[:-3]}Z-{secrets.token_hex(3)}"
+
+
+class RunLog:
+    """Collects events and samples of one run; `finish` must be called once."""
+
+    def __init__(self, ledger: LedgerWriter, command: str, build_id: str | None) -> None:
+        self.run_id = make_run_id()
+        self.ledger = ledger
+        self.folder = ledger.workspace.run(self.run_id)
+        self._body: dict[str, Any] = {
+            "command": command,
+            "build_id": build_id,
+            "started_at": datetime.now(UTC).isoformat(),
+            "ended_at": None,
+            "outcome": None,
+        }
+        self._rows: dict[str, list[dict[str, Any]]] = {"events": [], "engine_samples": []}
+        self._part = 0
+        self._flushed = time.monotonic()
+        self._write_body()
+
+    def event(self, kind: str, message: str) -> None:
+        """Note what happened."""
+        self._rows["events"].append({"happened_at": time.time(), "kind": kind, "message": message[:500]})
+
+    def sample(self, engine: str, device: str, values: dict[str, Any]) -> None:
+        """Note how busy an engine is: sampled_at, running, waiting, tokens_per_s, kv_use."""
+        self._rows["engine_samples"].append({"engine": engine, "device": device, **values})
+        if time.monotonic() - self._flushed > FLUSH_EVERY_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was collected, and enter it."""
+        import polars as pl
+
+        schemas: dict[str, dict[str, Any]] = {
+            "events": {"happened_at": pl.Float64, "kind": pl.String, "message": pl.String},
+            "engine_samples": {
+                "engine": pl.String, "device": pl.String, "sampled_at": pl.Float64, "running": pl.Int64,
+                "waiting": pl.Int64, "tokens_per_s": pl.Float64, "kv_use": pl.Float64,
+            },
+        }  # fmt: skip
+        for kind, rows in self._rows.items():
+            if rows:
+                frame = pl.DataFrame(rows, schema=schemas[kind])
+                write_atomically(self.folder / f"{kind}-{self._part:05d}.parquet", frame.write_parquet)
+                rows.clear()
+        self._part += 1
+        self._flushed = time.monotonic()
+        self.ledger.submit(lambda connection: ingest.ingest_run(connection, self.ledger.workspace, self.run_id))
+
+    def finish(self, outcome: str) -> None:
+        """Write the last of it and how the run ended."""
+        self._body |= {"ended_at": datetime.now(UTC).isoformat(), "outcome": outcome}
+        self._write_body()
+        self.flush()
+
+    def _write_body(self) -> None:
+        write_text(self.folder / "run.json", json.dumps(self._body, indent=1, sort_keys=True))

@@ -1,0 +1,163 @@
+"""Where a source lies: its files, in a fixed order, at a resolved revision.
+
+Local paths are resolved against the manifest's folder; their revision is a digest of their bytes. Hub datasets
+are resolved to a commit; which files a configuration and a split are is asked of `datasets`, and the files are
+opened through huggingface_hub's file system, so nothing is downloaded that is not read. Files are read in an
+order fixed by a salt, so that the first chunk of a sorted dataset is not all of one kind.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, cast
+
+from corpus.artefacts import sha256_file, write_text
+from corpus.errors import UserError
+from corpus.manifest import Source
+from corpus.readers import COMPRESSIONS, SUFFIXES, SourceFile, file_kind
+
+ORDER_SALT = "draftmill file order 1"
+
+
+@dataclass(frozen=True)
+class ResolvedSource:
+    """A source at one revision: files in reading order, and what its card says."""
+
+    source: Source
+    revision: str
+    files: tuple[SourceFile, ...]
+    license: str | None
+    rows: int | None
+
+
+def resolve_source(source: Source, base: Path, digests: FileDigests) -> ResolvedSource:
+    """Find a source's files.
+
+    Raises:
+        UserError: nothing is there, or the Hub refuses.
+    """
+    return _resolve_local(source, base, digests) if source.path else _resolve_hub(source)
+
+
+class FileDigests:
+    """SHA-256 of files, remembered by size and time so that unchanged ones are not read again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._known: dict[str, list[Any]] = json.loads(path.read_text())
+        except (OSError, ValueError):
+            self._known = {}
+        self._changed = False
+
+    def sha256(self, file: Path) -> str:
+        """Hex digest of the file's bytes."""
+        stat = file.stat()
+        key, mark = str(file.resolve()), [stat.st_size, stat.st_mtime_ns]
+        known = self._known.get(key)
+        if known and known[:2] == mark:
+            return str(known[2])
+        value = sha256_file(file)
+        self._known[key] = [*mark, value]
+        self._changed = True
+        return value
+
+    def save(self) -> None:
+        """Write what was learnt."""
+        if self._changed:
+            write_text(self.path, json.dumps(self._known))
+
+
+def in_reading_order(names: list[str]) -> list[str]:
+    """Names sorted by their salted hash: fixed, and unlike the upstream order."""
+    return sorted(names, key=lambda name: hashlib.sha256(f"{ORDER_SALT}:{name}".encode()).hexdigest())
+
+
+def _resolve_local(source: Source, base: Path, digests: FileDigests) -> ResolvedSource:
+    pattern = base / cast(str, source.path)
+    at = f"source {source.name}"
+    if pattern.is_dir():
+        paths = sorted(p for p in pattern.rglob("*") if p.is_file() and file_kind(p.name))
+        root = pattern
+    elif pattern.exists():
+        paths, root = [pattern], pattern.parent
+    else:
+        paths = sorted(Path(p) for p in glob.glob(str(pattern), recursive=True) if Path(p).is_file())  # noqa: PTH207
+        fixed = [part for part in pattern.parts if not glob.has_magic(part)]
+        root = Path(*pattern.parts[: len(fixed)]) if fixed else base
+    if not paths:
+        known = ", ".join(SUFFIXES)
+        raise UserError(f"{at}: path {source.path}: no file there ({pattern}); {known} ({', '.join(COMPRESSIONS)}).")
+    by_name = {path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name: path for path in paths}
+    try:
+        marks = {name: digests.sha256(path) for name, path in by_name.items()}
+    except OSError as error:
+        raise UserError(f"{at}: {error.filename}: cannot be read ({error.strerror}).") from error
+    revision = hashlib.sha256(json.dumps(marks, sort_keys=True).encode()).hexdigest()[:40]
+    files = tuple(SourceFile(name, partial(_open_local, by_name[name])) for name in in_reading_order(list(by_name)))
+    return ResolvedSource(source, revision, files, source.license, None)
+
+
+def _open_local(path: Path) -> IO[bytes]:
+    return path.open("rb")
+
+
+def _resolve_hub(source: Source) -> ResolvedSource:
+    """Resolve a Hub dataset through `datasets`, which knows cards, configurations and naming patterns."""
+    from huggingface_hub import HfApi, HfFileSystem
+    from huggingface_hub.errors import HfHubHTTPError
+
+    at = f"source {source.name}: dataset {source.dataset}"
+    try:
+        info = HfApi().dataset_info(cast(str, source.dataset), revision=source.revision)
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        raise UserError(f"{at}: {_hub_problem(error, source)}") from error
+    commit = str(info.sha)
+    try:
+        names, rows = _hub_files(source, commit)
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        raise UserError(f"{at}: {_hub_problem(error, source)}") from error
+    known = [name for name in names if file_kind(name)]
+    if not known:
+        raise UserError(f"{at}: split {source.split} has no files that are read ({', '.join(SUFFIXES)}).")
+    file_system = HfFileSystem()
+    prefix = f"datasets/{source.dataset}@{commit}/"
+    files = tuple(
+        SourceFile(name, partial(cast(Any, file_system.open), prefix + name, "rb")) for name in in_reading_order(known)
+    )
+    card = getattr(info, "card_data", None)
+    licence = source.license or (card.get("license") if card is not None else None)
+    return ResolvedSource(source, commit, files, str(licence) if licence else None, rows)
+
+
+def _hub_files(source: Source, commit: str) -> tuple[list[str], int | None]:
+    import datasets
+
+    builder = datasets.load_dataset_builder(source.dataset, source.config, revision=commit)
+    data_files = builder.config.data_files or {}
+    if source.split not in data_files:
+        raise ValueError(f"it has no split {source.split}; it has {', '.join(sorted(map(str, data_files)))}")
+    mark = f"@{commit}/"
+    names = [str(url).split(mark, 1)[1] for url in data_files[source.split] if mark in str(url)]
+    splits = builder.info.splits or {}
+    rows = splits[source.split].num_examples if source.split in splits else None
+    return names, rows or None
+
+
+def _hub_problem(error: BaseException, source: Source) -> str:
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    page = f"https://huggingface.co/datasets/{source.dataset}"
+    if isinstance(error, GatedRepoError):
+        return f"is gated. Accept its terms at {page}, then set HF_TOKEN or run `hf auth login`."
+    if isinstance(error, RevisionNotFoundError):
+        return f"has no revision {source.revision}."
+    if isinstance(error, RepositoryNotFoundError):
+        return "does not exist on the Hub, or needs a token (HF_TOKEN or `hf auth login`)."
+    first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    return f"cannot be resolved ({first}). Is the Hub reachable (HF_ENDPOINT)? Local files go under path:."
