@@ -1,0 +1,194 @@
+"""A worker process: it makes one handler, feeds it items and sends back what they become.
+
+The import string "module:function" names `create(config, emit) -> Handler`, plain or async, called once; the
+device's variables are in the environment before anything is imported. SIGINT is left to the coordinator. An
+item that raises fails alone; `BrokenError`, or `end_worker` from anywhere, ends the process and the pool
+starts another. When the coordinator is gone, or this process is, nothing of its process group survives: a guard
+process watches both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import os
+import select
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Awaitable, Callable
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn, Protocol
+
+from fleet.groups import kill_group
+from fleet.messages import (
+    Beat,
+    Emitted,
+    FromWorker,
+    Item,
+    ItemError,
+    Ready,
+    Result,
+    Start,
+    StartFailed,
+    ToWorker,
+    decode_to_worker,
+    encode,
+)
+
+EXIT_BROKEN = 70
+"""Exit code of a worker that found its own handler broken."""
+EXIT_START_FAILED = 71
+"""Exit code of a worker whose factory raised."""
+
+Emit = Callable[[bytes], None]
+
+
+class Handler(Protocol):
+    """What a factory makes. `handle` must not block the loop: a loop that stands still sends no beats."""
+
+    @property
+    def capacity(self) -> int:
+        """Items that it takes at once."""
+
+    async def handle(self, item: bytes) -> bytes:
+        """Work on one item."""
+
+    def close(self) -> None:
+        """Let go of everything: items still at work should raise soon, and then the process ends."""
+
+
+class BrokenError(Exception):
+    """Raised by a handler: this process is of no more use. Its items go back, and a new worker starts."""
+
+
+def end_worker(reason: str) -> NoReturn:
+    """End this worker at once, as `BrokenError` does; may be called from any thread of the worker."""
+    sys.stderr.write(f"worker ends: {reason}\n")
+    _leave(EXIT_BROKEN)
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line: its type, and the last line that it says, or else its cause."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = lines[-1] if lines else describe(error.__cause__) if error.__cause__ else ""
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def main(connection_fd: int, coordinator_pid: int) -> None:
+    """Run a worker over an open pipe; the first thing that a new process does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.set_inheritable(connection_fd, False)
+    _start_guard(coordinator_pid)
+    asyncio.run(_Worker(Connection(connection_fd)).run())
+
+
+class _Worker:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._inbox: asyncio.Queue[ToWorker] = asyncio.Queue()
+
+    async def run(self) -> NoReturn:
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._read, args=(loop,), daemon=True, name="reader").start()
+        start = await self._inbox.get()
+        if not isinstance(start, Start):
+            raise TypeError(f"a worker's first message is {type(start).__name__}; it must be Start")
+        try:
+            handler: Handler = await _create(start, lambda event: self._send(Emitted(event)))
+        except BaseException as error:
+            traceback.print_exc()
+            self._send(StartFailed(describe(error)))
+            _leave(EXIT_START_FAILED)
+        self._send(Ready(handler.capacity))
+        beats = asyncio.create_task(self._beat(start.beat_s))
+        tasks: set[asyncio.Task[None]] = set()
+        while isinstance(message := await self._inbox.get(), Item):
+            task = asyncio.create_task(self._handle(handler, message))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        handler.close()
+        if tasks:
+            await asyncio.wait(tasks)  # a handler may put its work in order; the coordinator's patience ends it
+        beats.cancel()
+        _leave(0)
+
+    async def _handle(self, handler: Handler, item: Item) -> None:
+        try:
+            payload = await handler.handle(item.payload)
+        except (BrokenError, SystemExit) as error:
+            end_worker(describe(error))
+        except Exception as error:
+            self._send(ItemError(item.item_id, describe(error)))
+        else:
+            self._send(Result(item.item_id, payload))
+
+    async def _beat(self, beat_s: float) -> None:
+        while True:
+            self._send(Beat())
+            await asyncio.sleep(beat_s)
+
+    def _send(self, message: FromWorker) -> None:
+        data = encode(message)
+        try:
+            with self._sending:
+                self._connection.send_bytes(data)
+        except OSError:
+            _end_group()  # nobody listens any more
+
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
+        while True:
+            try:
+                data = self._connection.recv_bytes()
+            except (EOFError, OSError):
+                _end_group()
+            loop.call_soon_threadsafe(self._inbox.put_nowait, decode_to_worker(data))
+
+
+async def _create(start: Start, emit: Emit) -> Any:
+    module_name, _, function_name = start.factory.partition(":")
+    create = getattr(importlib.import_module(module_name), function_name)
+    made = create(start.config, emit)
+    if inspect.isawaitable(made):
+        waiting: Awaitable[Any] = made
+        return await waiting
+    return made
+
+
+def _leave(code: int) -> NoReturn:
+    """End without waiting for threads: an engine's, or a long call's, must not keep the process."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _end_group() -> NoReturn:
+    """End this process and everything that it started. The worker leads its own process group."""
+    kill_group(os.getpgid(0))
+    os._exit(EXIT_BROKEN)
+
+
+def _start_guard(coordinator_pid: int) -> None:
+    """Fork a process that kills the group when the coordinator or this worker is gone.
+
+    The reader sees a dead coordinator too, but not while a native call holds the interpreter; and nobody
+    else would see a killed worker's children if the coordinator died with it. Must run before any thread.
+    """
+    watched = [os.pidfd_open(coordinator_pid), os.pidfd_open(os.getpid())]
+    if os.getppid() != coordinator_pid:
+        os._exit(EXIT_BROKEN)  # it died before it could be watched, and the number may be another's
+    if os.fork():
+        for pidfd in watched:
+            os.close(pidfd)
+        return
+    try:
+        os.dup2(watched[0], 3)  # the pipe is among what is closed: a guard must not hold it open
+        os.dup2(watched[1], 4)
+        os.closerange(5, os.sysconf("SC_OPEN_MAX"))
+        select.select([3, 4], [], [])
+        kill_group(os.getpgid(0))
+    finally:
+        os._exit(0)
