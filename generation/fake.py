@@ -1,0 +1,168 @@
+"""An engine without a model, for tests of what surrounds one: "generation.fake:create".
+
+Same messages as `generation.worker`. Token ids are drawn from a hash, so the same item has the same answer in
+every run and on every device; at temperature 0 the answer depends on the prompt alone. `EngineConfig.extra`
+sets how it behaves (`FakeSettings`): how long it takes, which marker tokens make it crash or raise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from fleet.worker import BrokenError
+from generation.engine import capacity_of, max_num_seqs_of, seed_of
+from generation.messages import (
+    EngineConfig,
+    EngineReady,
+    GenerateItem,
+    GenerateResult,
+    decode_config,
+    decode_item,
+    encode,
+)
+from generation.meter import Meter
+
+ENGINE = "fake 1"
+
+
+class FakeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `EngineConfig.extra` may say to the fake engine."""
+
+    start_s: float = 0.0
+    latency_s: float = 0.0
+    """Of each answer."""
+    token_s: float = 0.0
+    """More, for each generated token."""
+    vocabulary: int = 1000
+    eos_token_id: int = 2
+    """Ends every answer that is not cut; never drawn within one."""
+    mean_tokens: int = 12
+    """Answers are 1 to 2 * mean_tokens - 1 tokens long before they are cut."""
+    crash_token_id: int | None = None
+    """A prompt that holds it kills the process."""
+    broken_token_id: int | None = None
+    """A prompt that holds it breaks the engine, and the worker ends."""
+    raise_token_id: int | None = None
+    """A prompt that holds it fails alone."""
+    hang_token_id: int | None = None
+    """A prompt that holds it stops the worker's loop."""
+    fail_start: bool = False
+    sample_every_s: float = 1.0
+
+
+def answer(item: GenerateItem, settings: FakeSettings, max_model_len: int) -> tuple[list[int], str]:
+    """(token ids, finish reason) of an item."""
+    greedy = item.sampling.get("temperature", 1.0) == 0
+    tail = "" if greedy else f"{item.response_id}/{item.attempt}"
+    digest = hashlib.sha256(f"{item.prompt_token_ids}/{sorted(item.sampling.items())}/{tail}".encode())
+    draw = random.Random(digest.digest())
+    usable = [token for token in range(settings.vocabulary) if token != settings.eos_token_id]
+    length = draw.randint(1, 2 * settings.mean_tokens - 1)
+    limit = max(1, min(item.max_tokens, max_model_len - len(item.prompt_token_ids)))
+    token_ids = [*draw.choices(usable, k=length - 1), settings.eos_token_id]
+    return (token_ids, "stop") if length <= limit else (draw.choices(usable, k=limit), "length")
+
+
+class FakeHandler:
+    """The fake engine at work."""
+
+    def __init__(self, config: EngineConfig, settings: FakeSettings) -> None:
+        max_num_seqs = max_num_seqs_of(config)
+        self.capacity = capacity_of(max_num_seqs)
+        self.meter = Meter(max_num_seqs, time.monotonic())
+        self.watcher: asyncio.Task[None] | None = None
+        self._config = config
+        self._settings = settings
+        self._slots = asyncio.Semaphore(max_num_seqs)
+
+    async def handle(self, item: bytes) -> bytes:
+        """Make up one response."""
+        request, queued_at = decode_item(item), time.time()
+        if len(request.prompt_token_ids) >= self._config.max_model_len:
+            raise ValueError(
+                f"the prompt has {len(request.prompt_token_ids)} tokens; max_model_len is {self._config.max_model_len}"
+            )
+        self.meter.began(time.monotonic())
+        try:
+            async with self._slots:
+                started_at = time.time()
+                self._misbehave(request.prompt_token_ids)
+                token_ids, finish_reason = answer(request, self._settings, self._config.max_model_len)
+                await asyncio.sleep(self._settings.latency_s + self._settings.token_s * len(token_ids))
+        finally:
+            self.meter.ended()
+        self.meter.step(time.monotonic(), len(token_ids))
+        shown = token_ids[:-1] if finish_reason == "stop" else token_ids
+        return encode(
+            GenerateResult(
+                response_id=request.response_id,
+                attempt=request.attempt,
+                token_ids=token_ids,
+                text=" ".join(f"t{token}" for token in shown),
+                finish_reason=finish_reason,
+                stop_reason=None,
+                queued_at=queued_at,
+                started_at=started_at,
+                first_token_at=started_at,
+                ended_at=time.time(),
+                engine=ENGINE,
+                seed=seed_of(self._config),
+            )
+        )
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    async def watch(self, emit: Callable[[bytes], None]) -> None:
+        """Report now and then."""
+        while True:
+            await asyncio.sleep(self._settings.sample_every_s)
+            emit(encode(self.meter.sample(time.time(), time.monotonic())))
+
+    def _misbehave(self, prompt_token_ids: list[int]) -> None:
+        settings = self._settings
+        if settings.crash_token_id in prompt_token_ids:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if settings.broken_token_id in prompt_token_ids:
+            raise BrokenError("the fake engine is dead")
+        if settings.raise_token_id in prompt_token_ids:
+            raise ValueError("the fake engine refuses this prompt")
+        if settings.hang_token_id in prompt_token_ids:
+            time.sleep(3600)
+
+
+async def create(config: bytes, emit: Callable[[bytes], None]) -> FakeHandler:
+    """Start the fake engine.
+
+    Raises:
+        RuntimeError: `extra.fail_start`.
+    """
+    engine_config = decode_config(config)
+    settings = msgspec.convert(engine_config.extra, FakeSettings)
+    await asyncio.sleep(settings.start_s)
+    if settings.fail_start:
+        raise RuntimeError("the fake engine does not start")
+    handler = FakeHandler(engine_config, settings)
+    emit(
+        encode(
+            EngineReady(
+                engine=ENGINE,
+                engine_number=engine_config.engine_number,
+                seed=seed_of(engine_config),
+                capacity=handler.capacity,
+                max_num_seqs=max_num_seqs_of(engine_config),
+                max_model_len=engine_config.max_model_len,
+                kv_tokens=None,
+            )
+        )
+    )
+    handler.watcher = asyncio.create_task(handler.watch(emit))
+    return handler

@@ -1,0 +1,48 @@
+"""Reactions to an answer: is it accepted, is it tried again, what comes next. Pure.
+
+The policies are the manifest's; the reason codes are stored with the attempt. A conversation whose turn was
+rejected ends there: its later turns are rejected too (earlier_turn_rejected), so that every wanted answer ends in
+exactly one state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FINISHED_BY_LENGTH = "length"
+RETRY_FACTOR = 2
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of one attempt: accepted, rejected, or retried with a larger budget (then not yet final)."""
+
+    state: str
+    reason: str | None = None
+    retry_max_tokens: int | None = None
+
+
+def judge(finish_reason: str | None, text: str, truncated: str, attempt: int, max_tokens: int, room: int) -> Verdict:
+    """Judge a finished answer.
+
+    Args:
+        truncated: keep, drop or retry.
+        max_tokens: the budget that it had.
+        room: most tokens that max_model_len leaves for an answer.
+    """
+    if finish_reason == FINISHED_BY_LENGTH and truncated != "keep":
+        larger = min(max_tokens * RETRY_FACTOR, room)
+        if truncated == "retry" and attempt == 0 and larger > max_tokens:
+            return Verdict("retried", "truncated", larger)
+        if truncated == "drop":
+            return Verdict("rejected", "truncated")
+    if finish_reason not in ("stop", FINISHED_BY_LENGTH):
+        return Verdict("rejected", f"ended_{finish_reason or 'unknown'}")
+    if not text.strip():
+        return Verdict("rejected", "empty")
+    return Verdict("accepted")
+
+
+def budget(prompt_tokens: int, max_tokens: int, max_model_len: int) -> int:
+    """Tokens that an answer may have; 0 or less if the prompt leaves no room."""
+    return min(max_tokens, max_model_len - prompt_tokens)

@@ -1,0 +1,114 @@
+"""Between ledger and run: what a build has, what its plan is, and where both are written.
+
+Reads the ledger and the build's files, makes the pure plan, writes the plan's own artefact (the answers that the
+build wants), and gives the run its conversations. Nothing here starts an engine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from corpus.artefacts import write_atomically, write_text
+from corpus.ledger import ingest
+from corpus.ledger.writer import LedgerWriter, Readable
+from corpus.manifest import Manifest
+from corpus.responses import read_rows_at
+from corpus.target import ResolvedTarget
+from generation.plan import Answer, GenerationPlan, plan_generation
+from generation.run import Conversation, make_conversations
+
+if TYPE_CHECKING:
+    import polars as pl
+
+RETRIED_ON_DEMAND = ("engine_error", "engine_crashed")
+
+
+def load_plan(
+    manifest: Manifest,
+    target: ResolvedTarget,
+    build_id: str,
+    prompts: pl.DataFrame,
+    ledger: Readable,
+    *,
+    limit: int | None,
+    retry_rejected: bool,
+) -> GenerationPlan:
+    """The plan of a build, given what the ledger knows.
+
+    Args:
+        prompts: the build's rows (corpus.building.selected_rows).
+        retry_rejected: answers that an engine's failure rejected are asked again.
+    """
+    states = ledger.rows(
+        "SELECT response_id, max(CASE state WHEN 'accepted' THEN 2 WHEN 'rejected' THEN 1 ELSE 0 END), "
+        "max(CASE WHEN state = 'rejected' AND reason NOT IN ('engine_error', 'engine_crashed') "
+        "THEN 1 ELSE 0 END) FROM responses GROUP BY response_id"
+    )
+    done = {
+        response_id: "accepted" if rank == 2 else "rejected"
+        for response_id, rank, by_policy in states
+        if rank == 2 or (rank == 1 and (by_policy or not retry_rejected))
+    }
+    return plan_generation(manifest, target.identity(), build_id, prompts, done, limit)
+
+
+def commit_plan(plan: GenerationPlan, ledger: LedgerWriter) -> None:
+    """Write which answers the build wants, and enter them."""
+    import polars as pl
+
+    folder = ledger.workspace.build(plan.build_id)
+    names = tuple(Answer.__dataclass_fields__)
+    schema = {**dict.fromkeys(names, pl.String), "replica": pl.Int32, "turn": pl.Int32, "holdout": pl.Boolean}
+    frame = pl.DataFrame({name: [getattr(a, name) for a in plan.wanted] for name in names}, schema=schema)
+    path = folder / "responses.parquet"
+    recipes = {recipe_id: recipe.body for recipe_id, recipe in plan.recipes.items()}
+    text = json.dumps(recipes, indent=1, sort_keys=True)
+    held = ledger.rows("SELECT count(*) FROM build_responses WHERE build_id = ?", plan.build_id)[0][0]
+    unchanged = (
+        path.exists()
+        and (folder / "recipes.json").exists()
+        and (folder / "recipes.json").read_text() == text
+        and pl.read_parquet(path).equals(frame)
+    )
+    if unchanged and held == frame.height:
+        return
+    write_text(folder / "recipes.json", text)
+    write_atomically(path, frame.write_parquet)
+    ledger.call(lambda connection: ingest.ingest_response_plan(connection, ledger.workspace, plan.build_id))
+
+
+def load_conversations(plan: GenerationPlan, prompts: pl.DataFrame, ledger: Readable) -> list[Conversation]:
+    """The plan's conversations: texts from the build, earlier answers from the shards."""
+    import polars as pl
+
+    texts = {
+        prompt_id: (messages, tools)
+        for prompt_id, messages, tools in prompts.select("prompt_id", "messages", "tools").iter_rows()
+    }
+    begun = {answers[0].prompt_id for answers in plan.conversations if answers[0].turn > 0}
+    earlier: dict[str, list[str]] = {}
+    if begun:
+        wanted = {a.response_id: a for a in plan.wanted if a.prompt_id in begun}
+        places = ledger.rows(
+            "SELECT r.shard, r.shard_row FROM accepted_responses r WHERE list_contains(?, r.response_id)",
+            sorted(wanted),
+        )
+        frame = read_rows_at(ledger.workspace.responses, places, ["response_id", "prompt_id", "turn", "text"])
+        for prompt_id, text in frame.sort("prompt_id", "turn").select(pl.col("prompt_id", "text")).iter_rows():
+            earlier.setdefault(prompt_id, []).append(text)
+    return make_conversations(plan, texts, earlier, _expected(plan, ledger))
+
+
+def _expected(plan: GenerationPlan, ledger: Readable) -> Callable[[Answer], float]:
+    """Expected tokens of an answer: the mean of its category under its recipe, else the recipe's budget."""
+    means = {
+        (category, recipe_id): float(mean)
+        for category, recipe_id, mean in ledger.rows(
+            "SELECT b.category, r.recipe_id, avg(r.response_tokens) FROM accepted_responses r "
+            "JOIN build_responses b USING (response_id) GROUP BY ALL"
+        )
+    }
+    budgets = {recipe_id: recipe.max_tokens for recipe_id, recipe in plan.recipes.items()}
+    return lambda answer: means.get((answer.category, answer.recipe_id), float(budgets[answer.recipe_id]))

@@ -1,0 +1,119 @@
+"""The handler that a generation worker runs: one vLLM engine, many requests at once.
+
+`create` is the factory for `fleet.Pool` ("generation.worker:create"); items and results are
+`generation.messages`. The handler keeps the engine full and knows nothing of prompts, recipes or shards. A
+dead or stalled engine ends the process, and the pool starts another; a request that the engine refuses (too
+long, for one) fails alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fleet.worker import BrokenError, end_worker
+from generation.engine import (
+    capacity_of,
+    max_num_seqs_of,
+    result_of,
+    sampling_arguments,
+    seed_of,
+    start_engine,
+)
+from generation.messages import EngineReady, decode_config, decode_item, encode
+from generation.meter import Meter
+
+SAMPLE_EVERY_S = 5.0
+STALL_AFTER_S = 900.0
+"""An engine with work that makes no step for so long hangs: the longest step is a prefill of seconds."""
+
+
+class VllmHandler:
+    """An engine that is up."""
+
+    def __init__(self, engine: Any, meter: Meter, name: str, capacity: int, seed: int) -> None:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        self.capacity = capacity
+        self.watcher: asyncio.Task[None] | None = None
+        self._engine = engine
+        self._meter = meter
+        self._name = name
+        self._seed = seed
+        self._params: Callable[..., Any] = SamplingParams
+        self._final_only = RequestOutputKind.FINAL_ONLY
+        self._dead_error: type[Exception] = EngineDeadError
+
+    async def handle(self, item: bytes) -> bytes:
+        """Generate one response."""
+        request = decode_item(item)
+        params = self._params(output_kind=self._final_only, **sampling_arguments(request))
+        prompt = {"prompt_token_ids": request.prompt_token_ids}
+        queued_at = time.time()
+        self._meter.began(time.monotonic())
+        try:
+            request_id = f"{request.response_id}-{request.attempt}"
+            outputs = [output async for output in self._engine.generate(prompt, params, request_id)]
+        except self._dead_error as error:
+            raise BrokenError(str(error)) from error
+        finally:
+            self._meter.ended()
+        ended_at = time.time()
+        return encode(
+            result_of(
+                request,
+                outputs[-1],
+                engine=self._name,
+                seed=self._seed,
+                queued_at=queued_at,
+                ended_at=ended_at,
+                clock_offset_s=ended_at - time.monotonic(),
+            )
+        )
+
+    async def watch(self, emit: Callable[[bytes], None]) -> None:
+        """Report every few seconds; end the process with its engine."""
+        while True:
+            await asyncio.sleep(SAMPLE_EVERY_S)
+            if self._engine.errored:
+                end_worker("the engine is dead")
+            if (stalled_s := self._meter.stalled_s(time.monotonic())) > STALL_AFTER_S:
+                end_worker(f"the engine has made no step for {stalled_s:.0f} s")
+            emit(encode(self._meter.sample(time.time(), time.monotonic())))
+
+    def close(self) -> None:
+        """Shut the engine down."""
+        self._engine.shutdown(timeout=5)
+
+
+async def create(config: bytes, emit: Callable[[bytes], None]) -> VllmHandler:
+    """Start the engine of a configuration; returns when it can take items."""
+    settings = decode_config(config)
+    max_num_seqs = max_num_seqs_of(settings)
+    meter = Meter(max_num_seqs, time.monotonic())
+    engine = start_engine(settings, meter, time.monotonic)
+
+    import vllm
+
+    capacity = capacity_of(max_num_seqs)
+    name, seed = f"vllm {vllm.__version__}", seed_of(settings)
+    handler = VllmHandler(engine, meter, name, capacity, seed)
+    emit(
+        encode(
+            EngineReady(
+                engine=name,
+                engine_number=settings.engine_number,
+                seed=seed,
+                capacity=capacity,
+                max_num_seqs=max_num_seqs,
+                max_model_len=engine.vllm_config.model_config.max_model_len,
+                kv_tokens=getattr(engine.vllm_config.cache_config, "kv_cache_size_tokens", None),
+            )
+        )
+    )
+    handler.watcher = asyncio.create_task(handler.watch(emit))
+    return handler
