@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from corpus.errors import Retryable, UserError
+from corpus.shards import CapturedRow, ShardReader, write_shard
+from tests.training.tiny_data import make_item
+from training.data import TrainingData
+from training.dflash import Drafter
+from training.export import export_untrained, load_exported
+from training.frozen import load_frozen
+from training.loop import Report, batch_loss, make_step_batch, train
+from training.messages import TrainItem, TrainProgress, TrainSummary
+from training.worker import create, drafter_shape, loop_settings, measure, train_drafter
+
+
+@pytest.fixture(scope="module")
+def item(tmp_path_factory: pytest.TempPathFactory) -> TrainItem:
+    return make_item(tmp_path_factory.mktemp("loop"))
+
+
+def run(item: TrainItem, folder: Path, stop_after: int | None = None) -> tuple[Drafter, list[Report]]:
+    """One run of the loop below `folder`, stopped after some steps if asked."""
+    data = TrainingData(item.shards, item.layer_ids, item.labels)
+    target = load_frozen(item.target_dir)
+    drafter = Drafter(drafter_shape(item, data, target), item.seed)
+    reports: list[Report] = []
+    calls = 0
+
+    def stop() -> bool:
+        nonlocal calls
+        calls += 1
+        return calls == stop_after
+
+    try:
+        train(loop_settings(item), drafter, target, data, folder, report=reports.append, stop=stop)
+    finally:
+        data.close()
+    return drafter, reports
+
+
+def test_twenty_steps_are_ten_and_ten(item: TrainItem, tmp_path: Path) -> None:
+    item = msgspec.structs.replace(item, checkpoint_every=100)
+    straight, reports = run(item, tmp_path / "a")
+    assert reports[-1].step == reports[-1].steps == 20
+    with pytest.raises(Retryable, match="after step 10 of 20"):
+        run(item, tmp_path / "b", stop_after=10)
+    torch.rand(7)  # whatever else the process drew
+    resumed, later = run(item, tmp_path / "b")
+    assert later[0].step == 20
+    for name, want in straight.state_dict().items():
+        assert torch.equal(resumed.state_dict()[name], want), name
+    for file in ("drafter.safetensors", "optimizer.safetensors"):
+        one = load_file(str(tmp_path / "a" / "step-00000020" / file))
+        two = load_file(str(tmp_path / "b" / "step-00000020" / file))
+        assert all(torch.equal(one[key], two[key]) for key in one), file
+    assert later[0].sums.loss == reports[-1].sums.loss
+
+
+def test_a_checkpoint_of_other_settings_is_refused(item: TrainItem, tmp_path: Path) -> None:
+    with pytest.raises(Retryable):
+        run(item, tmp_path, stop_after=2)
+    with pytest.raises(UserError, match="other data or training settings"):
+        run(msgspec.structs.replace(item, gamma=5.0), tmp_path)
+    (tmp_path / "step-00000002" / "optimizer.safetensors").write_bytes(b"torn")
+    with pytest.raises(UserError, match="damaged checkpoint"):
+        run(item, tmp_path)
+
+
+def test_newest_and_best_stay(item: TrainItem, tmp_path: Path) -> None:
+    run(msgspec.structs.replace(item, checkpoint_every=3), tmp_path)
+    left = sorted(path.name for path in tmp_path.iterdir())
+    state = json.loads((tmp_path / left[-1] / "state.json").read_text())
+    assert left == sorted({"step-00000020", f"step-{state['best_step']:08d}"})
+
+
+def test_fingerprint(item: TrainItem) -> None:
+    same = {"out_dir": "/x", "device": "cuda:0", "threads": 8, "card": {"a": "b"}, "target_dir": "/y"}
+    other = {"seed": 8, "gamma": 1.0, "epochs": 6, "block_size": 8, "layer_ids": (1, 2, 3)}
+    for name, value in same.items():
+        assert msgspec.structs.replace(item, **{name: value}).fingerprint() == item.fingerprint(), name
+    for name, value in other.items():
+        assert msgspec.structs.replace(item, **{name: value}).fingerprint() != item.fingerprint(), name
+    moved = [msgspec.structs.replace(item.shards[0], path="/elsewhere")]
+    assert msgspec.structs.replace(item, shards=moved).fingerprint() == item.fingerprint()
+    fewer = [msgspec.structs.replace(item.shards[0], rows=item.shards[0].rows[1:])]
+    assert msgspec.structs.replace(item, shards=fewer).fingerprint() != item.fingerprint()
+
+
+def damaged(item: TrainItem, folder: Path, value: float) -> TrainItem:
+    """The item over a shard whose first row has states of `value`."""
+    shard = item.shards[0]
+    with ShardReader(Path(shard.path)) as reader:
+        rows, meta = list(reader), reader.meta
+    first = rows[0]
+    rows[0] = CapturedRow(
+        first.response_id, first.input_ids_T, first.loss_mask_T, torch.full_like(first.states_TNH, value)
+    )
+    path = write_shard(folder / "hidden.safetensors", rows, meta).path
+    return msgspec.structs.replace(item, shards=[msgspec.structs.replace(shard, path=str(path))])
+
+
+def test_no_number_stops_and_names_the_rows(item: TrainItem, tmp_path: Path) -> None:
+    bad = damaged(item, tmp_path, float("nan"))
+    bad = msgspec.structs.replace(bad, checkpoint_every=1, tokens_per_batch=30)
+    with pytest.raises(UserError, match=r"the loss is nan .* r0\. Look") as caught:
+        run(bad, tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    for path in (tmp_path / "run").glob("step-*"):
+        weights = load_file(str(path / "drafter.safetensors"))
+        assert all(torch.isfinite(tensor).all() for tensor in weights.values())
+
+
+def test_a_greedy_drafter_overfits_and_beats_the_untrained_one(item: TrainItem, tmp_path: Path) -> None:
+    everything = [msgspec.structs.replace(row, holdout=False) for row in item.shards[0].rows]
+    item = msgspec.structs.replace(
+        item,
+        shards=[msgspec.structs.replace(item.shards[0], rows=everything)],
+        epochs=20,
+        anchors_per_document=30,
+        checkpoint_every=1000,
+    )
+    drafter, reports = run(item, tmp_path / "run")
+    data = TrainingData(item.shards, item.layer_ids, item.labels)
+    data.holdout = data.train  # what it was trained on
+    target = load_frozen(item.target_dir)
+    trained = measure(drafter, target, data, loop_settings(item))
+    untrained = measure(Drafter(drafter.shape, 3), target, data, loop_settings(item))
+
+    def tau(rows: list[Any]) -> float:
+        walked = [row for row in rows if row.measured_by == "walk"]
+        return 1 + sum(row.accepted_tokens for row in walked) / sum(row.drafts for row in walked)
+
+    assert tau(untrained) < 1.3
+    assert tau(trained) > tau(untrained) + 1.0
+    assert reports[-1].sums.loss < 0.3 * reports[0].sums.loss
+    assert {row.category for row in trained} == {"coding", "math"}
+    data.close()
+
+
+@pytest.mark.parametrize("labels", ["teacher", "sampled", "kl", "auto"])
+def test_labels(item: TrainItem, labels: str, tmp_path: Path) -> None:
+    rows = [msgspec.structs.replace(row, greedy=row.row % 2 == 0) for row in item.shards[0].rows]
+    item = msgspec.structs.replace(item, labels=labels, shards=[msgspec.structs.replace(item.shards[0], rows=rows)])
+    data = TrainingData(item.shards, item.layer_ids, labels)
+    target = load_frozen(item.target_dir)
+    drafter = Drafter(drafter_shape(item, data, target), item.seed)
+    documents = [data.document(i, target) for i in (0, 1)]
+    for document in documents:  # as if sampled at a temperature: the teacher says something else
+        document.teacher_T = (document.teacher_T + 1) % 97
+    batch = make_step_batch(loop_settings(item), drafter, documents, epoch=0)
+    taught = batch.label_M == batch.teacher_M
+    sampled = batch.label_M == batch.sampled_M
+    expected = {"teacher": [1, 1], "kl": [1, 1], "sampled": [0, 0], "auto": [1, 0]}[labels]
+    for document, teacher in enumerate(expected):
+        own = batch.document_M == document
+        assert bool((taught if teacher else sampled)[own].all())
+    assert (batch.normed_MH is not None) == (labels == "kl")
+    loss = batch_loss(loop_settings(item), drafter, target, batch).loss
+    loss.backward()
+    assert torch.isfinite(loss)
+    data.close()
+
+
+def test_a_worker_trains_measures_and_exports(item: TrainItem, tmp_path: Path) -> None:
+    item = msgspec.structs.replace(item, out_dir=str(tmp_path / "drafter"), card={"mix": "coding 50"})
+    heard: list[bytes] = []
+
+    async def handle() -> bytes:
+        handler = create(b"", heard.append)
+        answer = await handler.handle(msgspec.msgpack.encode(item))
+        handler.close()
+        return answer
+
+    summary = msgspec.msgpack.decode(asyncio.run(handle()), type=TrainSummary)
+    progress = [msgspec.msgpack.decode(one, type=TrainProgress) for one in heard]
+    assert [one.step for one in progress] == [10, 20]
+    assert summary.steps == 20
+    assert all(len(one.total_by_slot) == 3 and sum(one.total_by_slot) > 0 for one in progress)
+    assert set(progress[-1].acceptance) == {"coding", "math"}
+    assert set(progress[-1].loss_by_category) == {"coding", "math"}
+    assert {(row.measured_by, row.category) for row in summary.acceptance} == {
+        (by, category) for by in ("walk", "anchors") for category in ("coding", "math")
+    }
+    assert all(row.rows == 1 and row.drafts > 0 for row in summary.acceptance)
+    for agreed, total in summary.label_agreement.values():
+        assert agreed == total == 6 * 24  # greedy: sampled tokens are the teacher's
+    assert (summary.training_rows, summary.holdout_rows) == (12, 2)
+    with ShardReader(Path(item.shards[0].path)) as reader:
+        assert summary.mask_token_id not in {0, 1, 2, *reader.token_ids().tolist()}
+    exported = load_exported(Path(summary.export))
+    best = load_file(str(Path(summary.checkpoint) / "drafter.safetensors"))
+    assert all(torch.equal(exported.state_dict()[name], best[name]) for name in best)
+    export_untrained(exported.shape, tmp_path / "floor", target_dir=item.target_dir)
+    again = train_drafter(item)  # done already: nothing is trained, the answer is the same
+    assert again.acceptance == summary.acceptance
+    assert again.steps == 20
+
+
+def test_wrong_data_is_one_line(item: TrainItem, tmp_path: Path) -> None:
+    shard = item.shards[0]
+    swapped = [msgspec.structs.replace(shard, rows=[msgspec.structs.replace(shard.rows[0], row=3)])]
+    held = [msgspec.structs.replace(shard, rows=[row for row in shard.rows if row.holdout])]
+    for shards, layers, words in (
+        (swapped, item.layer_ids, "is not response r0"),
+        (held, item.layer_ids, "no training rows"),
+        (item.shards, (1, 2, 3), "holds layers"),
+    ):
+        with pytest.raises(UserError, match=words):
+            TrainingData(shards, layers, "auto")

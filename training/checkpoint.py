@@ -1,0 +1,152 @@
+"""Checkpoints: weights, optimiser and place in the run, each folder whole or absent.
+
+`step-<n>/` holds drafter.safetensors, optimizer.safetensors and state.json; no pickles anywhere. It is filled
+under a temporary name, synced and renamed. The newest and the best by held-out acceptance stay, others go.
+A checkpoint of other data or settings is refused, never silently started over.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from corpus.artefacts import TEMPORARY_SUFFIX, full_disk
+from corpus.errors import UserError
+
+DRAFTER, OPTIMIZER, STATE = "drafter.safetensors", "optimizer.safetensors", "state.json"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is. `tau` is the held-out walk at this step, `best_*` the best so far; None: not measured."""
+
+    step: int
+    fingerprint: str
+    tau: float | None = None
+    best_step: int = 0
+    best_tau: float | None = None
+
+
+def save_checkpoint(folder: Path, drafter: Any, optimizer: Any, progress: Progress) -> Path:
+    """Write `folder`/step-<n> atomically and remove those that are neither newest nor best.
+
+    Raises:
+        UserError: the disk is full.
+    """
+    final = folder / f"step-{progress.step:08d}"
+    state = {**vars(progress), "rng": base64.b64encode(torch.get_rng_state().numpy().tobytes()).decode()}
+
+    def fill(temporary: Path) -> None:
+        weights = {name: tensor.contiguous().cpu() for name, tensor in drafter.state_dict().items()}
+        save_file(weights, str(temporary / DRAFTER))
+        save_file(_optimizer_tensors(drafter, optimizer), str(temporary / OPTIMIZER))
+        (temporary / STATE).write_text(json.dumps(state), encoding="utf-8")
+
+    replace_folder(final, fill)
+    for old in checkpoints(folder):
+        if _step(old) not in (progress.step, progress.best_step):
+            shutil.rmtree(old)
+    return final
+
+
+def load_checkpoint(path: Path, drafter: Any, optimizer: Any, fingerprint: str) -> Progress:
+    """Put a checkpoint back: weights, optimiser and random state.
+
+    Raises:
+        UserError: it belongs to other data or settings, or is damaged.
+    """
+    try:
+        state = json.loads((path / STATE).read_text(encoding="utf-8"))
+        if state["fingerprint"] != fingerprint:
+            raise UserError(
+                f"{path}: a checkpoint of other data or training settings. Remove {path.parent} to start over."
+            )
+        drafter.load_state_dict(load_file(str(path / DRAFTER)))
+        _restore_optimizer(drafter, optimizer, load_file(str(path / OPTIMIZER)))
+        rng = torch.frombuffer(bytearray(base64.b64decode(state.pop("rng"))), dtype=torch.uint8)
+        torch.set_rng_state(rng)
+        return Progress(**state)
+    except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"{path}: a damaged checkpoint ({type(error).__name__}). Remove it and run again.") from error
+
+
+def load_weights(path: Path, drafter: Any) -> None:
+    """Only the weights of a checkpoint."""
+    drafter.load_state_dict(load_file(str(path / DRAFTER)))
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Whole checkpoints below a folder, oldest first; what a killed writer left is removed."""
+    if not folder.is_dir():
+        return []
+    for stale in folder.glob(f".*{TEMPORARY_SUFFIX}"):
+        shutil.rmtree(stale, ignore_errors=True)
+    return sorted(path for path in folder.glob("step-*") if (path / STATE).is_file())
+
+
+def replace_folder(final: Path, fill: Any) -> None:
+    """Let `fill` write into a temporary folder beside `final`, then put it there in place of what was.
+
+    Raises:
+        UserError: the disk is full or the folder cannot be written.
+    """
+    temporary = final.with_name(f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
+    old = temporary.with_name(f".old{temporary.name}")
+    try:
+        temporary.mkdir(parents=True)
+        fill(temporary)
+        for path in [*temporary.iterdir(), temporary]:
+            _sync(path)
+        if final.exists():
+            final.rename(old)
+        temporary.rename(final)
+        _sync(final.parent)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        reason = full_disk(error, final)
+        if reason is not None:
+            raise UserError(reason) from error
+        raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _optimizer_tensors(drafter: Any, optimizer: Any) -> dict[str, Any]:
+    """Optimiser state by parameter name: "<parameter>|<key>"."""
+    names = {id(parameter): name for name, parameter in drafter.named_parameters()}
+    return {
+        f"{names[id(parameter)]}|{key}": value.contiguous().cpu()
+        for parameter, values in optimizer.state.items()
+        for key, value in values.items()
+    }
+
+
+def _restore_optimizer(drafter: Any, optimizer: Any, tensors: dict[str, Any]) -> None:
+    for name, parameter in drafter.named_parameters():
+        own = {key.split("|")[1]: value for key, value in tensors.items() if key.split("|")[0] == name}
+        if own:
+            optimizer.state[parameter] = {
+                key: value if key == "step" else value.to(parameter.device) for key, value in own.items()
+            }
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

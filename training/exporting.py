@@ -1,0 +1,74 @@
+"""`draftmill export`: the plan's drafter copied out, or one of its shape with random weights to compare with.
+
+The untrained one has the trained one's mask token, so that both differ in weights alone.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from corpus.errors import UserError
+from corpus.ledger.writer import Readable
+from corpus.workspace import Workspace
+from training.messages import TrainItem
+from training.run import TrainingPlan
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """What is written where."""
+
+    drafter_id: str
+    out: Path
+    untrained: bool
+
+    def line(self) -> str:
+        """For a person."""
+        what = "a drafter with random weights, in the shape of" if self.untrained else "drafter"
+        return f"export     {what} {self.drafter_id} -> {self.out}"
+
+
+def plan_export(plan: TrainingPlan, out: Path, untrained: bool, ledger: Readable) -> ExportPlan:
+    """Check that it can be written.
+
+    Raises:
+        UserError: the folder exists, or the drafter is not trained.
+    """
+    if out.exists():
+        raise UserError(f"{out}: exists already. Choose another --out, or remove it.")
+    trained = ledger.workspace.drafter(plan.drafter_id) / "export" / "config.json"
+    if not untrained and not trained.exists():
+        raise UserError(f"drafter {plan.drafter_id} is not trained yet. Run `draftmill train` first, or --untrained.")
+    return ExportPlan(plan.drafter_id, out, untrained)
+
+
+def copy_export(plan: ExportPlan, workspace: Workspace) -> None:
+    """Copy a trained drafter's export."""
+    temporary = plan.out.with_name(f".{plan.out.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    shutil.copytree(workspace.drafter(plan.drafter_id) / "export", temporary)
+    temporary.replace(plan.out)
+
+
+def write_untrained(plan: ExportPlan, item: TrainItem, workspace: Workspace) -> None:
+    """Write a drafter with the plan's shape and seed, before any step. Imports torch."""
+    import msgspec
+
+    from training.data import TrainingData
+    from training.export import export_untrained
+    from training.frozen import load_frozen
+    from training.worker import drafter_shape
+
+    described = workspace.drafter(plan.drafter_id) / "drafter.json"
+    if described.exists():
+        mask = json.loads(described.read_text())["training"]["mask_token_id"]
+        item = msgspec.structs.replace(item, mask_token_id=int(mask))
+    data = TrainingData(item.shards, item.layer_ids, item.labels)
+    try:
+        shape = drafter_shape(item, data, load_frozen(item.target_dir, "float32", "cpu"))
+    finally:
+        data.close()
+    export_untrained(shape, plan.out, target_dir=item.target_dir, seed=item.seed, dtype=item.export_dtype)

@@ -1,0 +1,112 @@
+"""Which token stands for "to be drafted": an embedding row that text never uses.
+
+Never an end, begin, pad or unknown token, never one that occurs in the training rows, and never a row without
+length: a mask that embeds to nothing leaves all slots of a block alike. Preferred are special tokens, those
+named mask, reserved or unused first, then rows behind the tokenizer's last token, then any unused row; among
+equals the highest id. Equal input gives an equal choice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from corpus.errors import UserError
+
+TELLING_NAMES = ("mask", "unused", "reserved", "extra", "dummy", "placeholder")
+SHORTEST = 0.05
+"""Of the median row's length."""
+NAMED_TOKENS = ("eos_token", "bos_token", "pad_token", "unk_token")
+NAMED_IDS = ("eos_token_id", "bos_token_id", "pad_token_id", "decoder_start_token_id")
+
+
+def choose_mask_token(target_dir: Path | str, used: Collection[int], embeddings_VH: Any) -> int:
+    """The id of an embedding row that can stand for a token to be drafted.
+
+    Args:
+        target_dir: the target's folder; its tokenizer.json and configs are read where present.
+        used: ids that occur in training rows.
+        embeddings_VH: the target's embeddings.
+
+    Raises:
+        UserError: every row is in use.
+    """
+    folder = Path(target_dir)
+    vocab = embeddings_VH.shape[0]
+    added, tokenizer_size = _added_tokens(folder)
+    lengths_V = embeddings_VH.float().norm(dim=1)
+    short = (lengths_V < SHORTEST * lengths_V.median()).nonzero().flatten().tolist()
+    barred = set(used) | _named_ids(folder, added) | set(short)
+
+    def rank(token_id: int) -> tuple[int, int]:
+        name, special = added.get(token_id, ("", False))
+        if special and any(word in name.lower() for word in TELLING_NAMES):
+            return (0, -token_id)
+        if special:
+            return (1, -token_id)
+        if tokenizer_size and token_id >= tokenizer_size:
+            return (2, -token_id)
+        return (3, -token_id)
+
+    free = [token_id for token_id in range(vocab) if token_id not in barred]
+    if not free:
+        raise UserError(
+            f"{folder}: no embedding row is unused ({vocab} rows, {len(used)} used). "
+            "Set training.mask_token_id to a token that text hardly uses."
+        )
+    return min(free, key=rank)
+
+
+def check_mask_token(target_dir: Path | str, mask_token_id: int, vocab: int) -> int:
+    """The id a manifest names, if it may be the mask.
+
+    Raises:
+        UserError: it is no row of the embeddings, or an end, begin or pad token.
+    """
+    folder = Path(target_dir)
+    if mask_token_id >= vocab:
+        raise UserError(f"training.mask_token_id is {mask_token_id}; the target has {vocab} embedding rows")
+    if mask_token_id in _named_ids(folder, _added_tokens(folder)[0]):
+        raise UserError(
+            f"training.mask_token_id is {mask_token_id}, an end, begin, pad or unknown token of the target. "
+            "Name another or say auto."
+        )
+    return mask_token_id
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return data
+
+
+def _added_tokens(folder: Path) -> tuple[dict[int, tuple[str, bool]], int]:
+    """(text and whether special, by id, of the tokenizer's added tokens; one more than its highest id)."""
+    data = _read_json(folder / "tokenizer.json")
+    added = {
+        int(entry["id"]): (str(entry["content"]), bool(entry.get("special"))) for entry in data.get("added_tokens", [])
+    }
+    vocab = data.get("model", {}).get("vocab", {})
+    ids = [*added, *(vocab.values() if isinstance(vocab, dict) else range(len(vocab)))]
+    return added, max(ids, default=-1) + 1
+
+
+def _named_ids(folder: Path, added: dict[int, tuple[str, bool]]) -> set[int]:
+    """End, begin, pad and unknown tokens, from every file that names some."""
+    found: set[int] = set()
+    for name in ("config.json", "generation_config.json"):
+        config = _read_json(folder / name)
+        for part in (config, config.get("text_config") or {}):
+            for key in NAMED_IDS:
+                value = part.get(key)
+                found.update([value] if isinstance(value, int) else value or [])
+    texts: set[str] = set()
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        config = _read_json(folder / name)
+        for key in NAMED_TOKENS:
+            value = config.get(key)
+            texts.add(str(value["content"] if isinstance(value, dict) else value))
+    return found | {token_id for token_id, (text, _) in added.items() if text in texts}

@@ -1,0 +1,142 @@
+"""What the coordinator and a training worker say to each other, as msgpack.
+
+One TrainItem is one drafter. While it trains the worker emits TrainProgress; its answer is a TrainSummary. All
+figures are raw sums and counts, so that they pool. No torch here: the coordinator imports this module.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from corpus.canonical import digest
+
+AUTO_TOKENS_CPU = 1024
+AUTO_TOKENS_GPU = 8192
+AUTO_MASK_TOKEN = -1
+
+
+class TrainRow(msgspec.Struct, frozen=True, array_like=True):
+    """One row of a shard. `greedy`: it was sampled at temperature 0."""
+
+    row: int
+    response_id: str
+    category: str
+    source: str
+    greedy: bool
+    holdout: bool
+
+
+class ShardRows(msgspec.Struct, frozen=True, array_like=True):
+    """Rows of one shard, by absolute path."""
+
+    path: str
+    rows: list[TrainRow]
+
+
+class TrainItem(msgspec.Struct, frozen=True, kw_only=True):
+    """All that makes a drafter: data, and the manifest's training section with `auto` and defaults resolved."""
+
+    item_id: str
+    target_dir: str
+    out_dir: str
+    """The drafter's own folder: checkpoints/ and export/ go below it."""
+    shards: list[ShardRows]
+    layer_ids: tuple[int, ...]
+    """0-based; must be the shards' own."""
+    block_size: int
+    draft_layers: int
+    sliding_layers: int
+    sliding_window: int
+    anchors_per_document: int
+    gamma: float
+    labels: str
+    """auto, teacher, sampled or kl."""
+    epochs: int
+    tokens_per_batch: int = 0
+    """0 chooses by device."""
+    learning_rate: float
+    warmup: float
+    weight_decay: float
+    clip: float
+    mask_token_id: int = AUTO_MASK_TOKEN
+    checkpoint_every: int
+    seed: int
+    device: str = "cpu"
+    threads: int = 0
+    export_dtype: str = "float32"
+    """Numbers of the exported weights: the target's dtype."""
+    eval_rows: int = 256
+    """Held-out rows that are walked at each checkpoint; at the end all of them are."""
+    card: dict[str, str] = {}
+    """Lines of the model card: target, revision, mix, build, ..."""
+
+    def fingerprint(self) -> str:
+        """What must be equal for a checkpoint to be gone on with: all but where and how fast it runs."""
+        body = msgspec.to_builtins(self)
+        for name in ("item_id", "target_dir", "out_dir", "device", "threads", "export_dtype", "card"):
+            body.pop(name)
+        body["shards"] = [shard["rows"] if isinstance(shard, dict) else shard[1] for shard in body["shards"]]
+        return digest("training", body)
+
+
+class TrainProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over the steps since the last message."""
+
+    item_id: str
+    step: int
+    """Steps done."""
+    steps: int
+    """Steps in all."""
+    epoch: int
+    loss: float
+    """Mean over these steps."""
+    lr: float
+    gradient_norm: float
+    correct_by_slot: list[int]
+    """Slots 1 to block_size - 1: predictions equal to the label."""
+    total_by_slot: list[int]
+    loss_by_category: dict[str, tuple[float, int]]
+    """Sum of unweighted slot losses, and their number."""
+    tokens_per_s: float
+    """Context tokens."""
+    acceptance: dict[str, tuple[int, int]] = {}
+    """Held-out walk by category (drafts, accepted); empty where it was not measured."""
+
+
+class AcceptanceRow(msgspec.Struct, frozen=True, array_like=True):
+    """acceptance_length is 1 + accepted_tokens / drafts."""
+
+    measured_by: str
+    """walk or anchors."""
+    category: str
+    drafts: int
+    accepted_tokens: int
+    rows: int
+    open_drafts: int
+    """Drafts that matched all that is known behind the recorded end (see training.walk)."""
+
+
+class TrainSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A trained drafter."""
+
+    item_id: str
+    checkpoint: str
+    """Folder of the best checkpoint."""
+    export: str
+    """Folder in z-lab's format."""
+    steps: int
+    best_step: int
+    mask_token_id: int
+    training_rows: int
+    holdout_rows: int
+    acceptance: list[AcceptanceRow]
+    label_agreement: dict[str, tuple[int, int]]
+    """By category: supervised training positions where the sampled token is the target's arg max, of how many."""
+    seconds: float
+
+
+class MeasureItem(msgspec.Struct, frozen=True, kw_only=True):
+    """An exported drafter to be walked over the held-out rows of a TrainItem."""
+
+    drafter_dir: str
+    rows: TrainItem

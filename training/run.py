@@ -1,0 +1,297 @@
+"""The thin run: captured rows of a build through the training worker, its figures into the drafter's folder.
+
+The identity names every accepted response that goes in, so a drafter that is finished is never trained again. Nothing
+is entered in the ledger before the export is whole; a killed run goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from corpus import identity
+from corpus.artefacts import write_atomically, write_text
+from corpus.errors import UserError
+from corpus.ledger import ingest
+from corpus.ledger.writer import LedgerWriter, Readable
+from corpus.manifest import Manifest
+from corpus.runlog import RunLog
+from corpus.target import ResolvedTarget
+from fleet.devices import Device
+from fleet.interrupt import Interrupt
+from fleet.pool import Done, Pool, PoolError
+from training.messages import AUTO_MASK_TOKEN, ShardRows, TrainItem, TrainProgress, TrainRow, TrainSummary
+
+LEFT_TO_WORKER = 0
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """A drafter and the rows that it is trained and measured on."""
+
+    drafter_id: str
+    build_id: str
+    capture_id: str
+    layer_ids: tuple[int, ...]
+    seed: int
+    rows: dict[str, tuple[TrainRow, ...]]
+    """By hidden shard."""
+    not_captured: int
+
+    @property
+    def training_rows(self) -> int:
+        """Rows outside the holdout."""
+        return sum(not row.holdout for rows in self.rows.values() for row in rows)
+
+    @property
+    def holdout_rows(self) -> int:
+        """Rows that are measured on."""
+        return sum(row.holdout for rows in self.rows.values() for row in rows)
+
+    def lines(self) -> list[str]:
+        """For a person."""
+        missing = f", {self.not_captured:,} accepted rows are not captured" if self.not_captured else ""
+        return [f"drafter {self.drafter_id}: {self.training_rows:,} rows, {self.holdout_rows:,} held out{missing}"]
+
+
+def plan_training(
+    manifest: Manifest,
+    build_id: str,
+    capture_id: str,
+    layer_ids: tuple[int, ...],
+    ledger: Readable,
+    limit: int | None = None,
+) -> TrainingPlan:
+    """The drafter of a build's captured rows.
+
+    Args:
+        limit: most training rows, in nested order with category shares kept; held-out rows all stay.
+
+    Raises:
+        UserError: there is nothing to train on, or what the manifest asks is not in this version.
+    """
+    if manifest.training.feed == "live":
+        raise UserError(f"{manifest.name}: training.feed: live is not built in this version. Use shards.")
+    found = ledger.rows(
+        """
+        WITH one AS (
+            SELECT response_id, shard, shard_row FROM hidden_rows WHERE capture_id = ?
+            QUALIFY row_number() OVER (PARTITION BY response_id ORDER BY shard, shard_row) = 1
+        )
+        SELECT b.response_id, b.category, b.source, b.holdout, rc.temperature = 0, one.shard, one.shard_row
+        FROM build_responses b JOIN accepted_responses r USING (response_id)
+        JOIN recipes rc ON rc.recipe_id = b.recipe_id
+        LEFT JOIN one USING (response_id)
+        WHERE b.build_id = ?
+        ORDER BY (row_number() OVER (PARTITION BY b.category, b.holdout ORDER BY b.response_id) - 0.5)
+                 / count(*) OVER (PARTITION BY b.category, b.holdout), b.category, b.response_id
+        """,
+        capture_id,
+        build_id,
+    )
+    captured = [row for row in found if row[5] is not None]
+    held_out = [row for row in captured if row[3]]
+    kept = [row for row in captured if not row[3]][:limit]
+    if not kept:
+        raise UserError(
+            f"{manifest.name}: build {build_id} has no captured rows to train on. Run `draftmill extract` first."
+        )
+    rows: dict[str, list[TrainRow]] = {}
+    for response_id, category, source, holdout, greedy, shard, shard_row in sorted(
+        kept + held_out, key=lambda row: (row[5], row[6])
+    ):
+        rows.setdefault(shard, []).append(TrainRow(shard_row, response_id, category, source, bool(greedy), holdout))
+    seed = manifest.seed if manifest.training.seed is None else manifest.training.seed
+    training = manifest.training.model_dump(mode="json") | {"seed": seed}
+    ids = [row[0] for row in kept]
+    return TrainingPlan(
+        identity.drafter_id(build_id, ids, capture_id, training),
+        build_id, capture_id, layer_ids, seed, {shard: tuple(found) for shard, found in rows.items()},
+        len(found) - len(captured),
+    )  # fmt: skip
+
+
+def is_trained(plan: TrainingPlan, ledger: Readable) -> bool:
+    """True if this drafter is finished."""
+    known = ledger.rows("SELECT 1 FROM drafters WHERE drafter_id = ? AND build_id IS NOT NULL", plan.drafter_id)
+    return bool(known) and (ledger.workspace.drafter(plan.drafter_id) / "drafter.json").exists()
+
+
+async def run_training(
+    plan: TrainingPlan,
+    manifest: Manifest,
+    target: ResolvedTarget,
+    ledger: LedgerWriter,
+    log: RunLog,
+    device: Device,
+    threads: int,
+    interrupt: Interrupt,
+    report: Callable[[TrainProgress], None],
+) -> TrainSummary:
+    """Train, export, measure, and enter the drafter.
+
+    Raises:
+        UserError: training failed; checkpoints stay and the next run goes on from them.
+    """
+    folder = ledger.workspace.drafter(plan.drafter_id)
+    item = train_item(plan, manifest, target, ledger, device, threads)
+    progress: list[TrainProgress] = []
+
+    def on_event(_: Device, data: bytes) -> None:
+        progress.append(msgspec.msgpack.decode(data, type=TrainProgress))
+        report(progress[-1])
+
+    try:
+        async with Pool(
+            "training.worker:create", lambda _: b"", [device], on_event=on_event, log_dir=log.folder / "workers"
+        ) as pool:
+            pool.submit(item.item_id, msgspec.msgpack.encode(item))
+            outcome = await pool.next_outcome()
+    except PoolError as error:
+        raise UserError(f"training stopped: {error}. Run the same command to go on from its checkpoint.") from error
+    if not isinstance(outcome, Done):
+        raise UserError(f"training stopped: {outcome.error if outcome else 'no answer'}. Its checkpoints are kept.")
+    summary = msgspec.msgpack.decode(outcome.payload, type=TrainSummary)
+    _write(folder, plan, manifest, summary, progress)
+    ledger.call(lambda connection: ingest.ingest_drafter(connection, ledger.workspace, plan.drafter_id))
+    return summary
+
+
+def train_item(
+    plan: TrainingPlan, manifest: Manifest, target: ResolvedTarget, ledger: Readable, device: Device, threads: int
+) -> TrainItem:
+    """The plan as the worker reads it: absolute paths, defaults resolved."""
+    section = manifest.training
+    hidden = ledger.workspace.hidden(plan.capture_id).resolve()
+    tokens = section.tokens_per_batch
+    return TrainItem(
+        item_id=plan.drafter_id,
+        target_dir=str(target.folder),
+        out_dir=str(ledger.workspace.drafter(plan.drafter_id).resolve()),
+        shards=[ShardRows(str(hidden / shard), list(rows)) for shard, rows in sorted(plan.rows.items())],
+        layer_ids=plan.layer_ids,
+        block_size=section.block_size,
+        draft_layers=section.draft_layers,
+        sliding_layers=section.sliding_layers,
+        sliding_window=section.sliding_window,
+        anchors_per_document=section.anchors_per_document,
+        gamma=section.gamma,
+        labels=section.labels,
+        epochs=section.epochs,
+        tokens_per_batch=LEFT_TO_WORKER if tokens == "auto" else tokens,
+        learning_rate=section.learning_rate,
+        warmup=section.warmup,
+        weight_decay=section.weight_decay,
+        clip=section.clip,
+        mask_token_id=AUTO_MASK_TOKEN if section.mask_token_id == "auto" else section.mask_token_id,
+        checkpoint_every=section.checkpoint_every,
+        seed=plan.seed,
+        device=device.torch_name,
+        threads=threads,
+        export_dtype=manifest.target.dtype,
+        card={
+            "target": target.target.model,
+            "revision": target.revision,
+            "build": plan.build_id,
+            "mix": ", ".join(f"{name} {share:.1%}" for name, share in manifest.mix.normalised().items()),
+            "drafter": plan.drafter_id,
+        },
+    )
+
+
+def cpu_threads() -> int:
+    """Threads for one worker that has a CPU machine to itself."""
+    return len(os.sched_getaffinity(0))
+
+
+def metric_rows(progress: Sequence[TrainProgress]) -> list[dict[str, Any]]:
+    """Progress messages in the ledger's long form; category is None for figures of all rows."""
+    rows: list[dict[str, Any]] = []
+
+    def add(message: TrainProgress, metric: str, category: str | None, value: float) -> None:
+        rows.append(
+            {"step": message.step, "epoch": message.epoch, "metric": metric, "category": category, "value": value}
+        )
+
+    for message in progress:
+        add(message, "loss", None, message.loss)
+        add(message, "learning_rate", None, message.lr)
+        add(message, "gradient_norm", None, message.gradient_norm)
+        add(message, "tokens_per_s", None, message.tokens_per_s)
+        for slot, (right, of) in enumerate(zip(message.correct_by_slot, message.total_by_slot, strict=True), start=1):
+            if of:
+                add(message, f"accuracy_slot_{slot}", None, right / of)
+        for category, (total, count) in message.loss_by_category.items():
+            if count:
+                add(message, "loss", category, total / count)
+        for category, (drafts, accepted) in message.acceptance.items():
+            if drafts:
+                add(message, "walk_acceptance_length", category, 1 + accepted / drafts)
+    return rows
+
+
+def add_acceptance(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Append measurements to a drafter's acceptance.json."""
+    path = folder / "acceptance.json"
+    known = json.loads(path.read_text()) if path.exists() else []
+    write_text(path, json.dumps([*known, *rows], indent=1, sort_keys=True))
+
+
+def _write(
+    folder: Path, plan: TrainingPlan, manifest: Manifest, summary: TrainSummary, progress: Sequence[TrainProgress]
+) -> None:
+    import polars as pl
+
+    now = datetime.now(UTC).isoformat()
+    schema = {
+        "step": pl.Int64, "epoch": pl.Int64, "metric": pl.String, "category": pl.String, "value": pl.Float64,
+    }  # fmt: skip
+    rows = metric_rows(progress)
+    for category, (agree, of) in summary.label_agreement.items():
+        if of:
+            rows.append(
+                {
+                    "step": summary.steps, "epoch": manifest.training.epochs, "metric": "label_agreement",
+                    "category": category, "value": agree / of,
+                }
+            )  # fmt: skip
+    metrics = pl.DataFrame(rows, schema=schema)
+    write_atomically(folder / "metrics.parquet", metrics.write_parquet)
+    ids = sorted(row.response_id for rows in plan.rows.values() for row in rows if not row.holdout)
+    write_atomically(folder / "responses.parquet", pl.DataFrame({"response_id": ids}).write_parquet)
+    write_text(
+        folder / "acceptance.json",
+        json.dumps(
+            [
+                {
+                    "build_id": plan.build_id, "category": row.category, "measured_by": row.measured_by,
+                    "drafts": row.drafts, "accepted_tokens": row.accepted_tokens, "rows": row.rows,
+                    "measured_at": now,
+                }
+                for row in summary.acceptance
+            ],
+            indent=1,
+            sort_keys=True,
+        ),
+    )  # fmt: skip
+    body = {
+        "schema_version": 1,
+        "drafter_id": plan.drafter_id,
+        "build_id": plan.build_id,
+        "capture_id": plan.capture_id,
+        "algorithm": manifest.training.algorithm,
+        "training": manifest.training.model_dump(mode="json")
+        | {"seed": plan.seed, "mask_token_id": summary.mask_token_id, "best_step": summary.best_step},
+        "steps": summary.steps,
+        "rows": summary.training_rows,
+        "path": f"drafters/{plan.drafter_id}/export",
+        "created_at": now,
+    }
+    write_text(folder / "drafter.json", json.dumps(body, indent=1, sort_keys=True))

@@ -1,0 +1,270 @@
+"""The serve check: a drafter in real vLLM on held-out prompts, beside the offline walk over the same rows.
+
+Ours or anybody's. vLLM decodes at temperature 0; its counters pool over steps, as the walk's sums do. Both go into
+the drafter's acceptance.json and from there into the ledger. A foreign drafter gets an id from its files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from corpus.artefacts import sha256_file, write_text
+from corpus.canonical import digest
+from corpus.errors import UserError
+from corpus.ledger import ingest
+from corpus.ledger.writer import LedgerWriter, Readable
+from corpus.manifest import Manifest
+from corpus.responses import read_rows_at
+from corpus.runlog import RunLog
+from corpus.target import ResolvedTarget
+from fleet.devices import Device
+from fleet.pool import Done, Pool, PoolError
+from training import serve_messages
+from training.messages import AcceptanceRow, MeasureItem
+from training.run import TrainingPlan, add_acceptance, cpu_threads, train_item
+from training.serve_messages import ServeConfig, ServeItem, ServeResult
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A drafter's folder in z-lab's format, and what its config says."""
+
+    drafter_id: str
+    folder: Path
+    block_size: int
+    layer_ids: tuple[int, ...]
+    origin: str
+    """What the ledger records as its path: relative to the workspace, a folder's name, or a Hub id."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """Raw sums by category: (drafts, accepted tokens, rows)."""
+
+    drafter_id: str
+    vllm: dict[str, tuple[int, int, int]]
+    walk: dict[str, tuple[int, int, int]]
+
+    @classmethod
+    def from_ledger(cls, drafter_id: str, build_id: str, ledger: Readable) -> Served:
+        """The newest measurements of a drafter on a build's held-out rows."""
+        rows = ledger.rows(
+            "SELECT measured_by, category, drafts, accepted_tokens, rows FROM acceptance_by_category "
+            "WHERE drafter_id = ? AND build_id = ? ORDER BY category",
+            drafter_id,
+            build_id,
+        )
+        by = {name: {row[1]: (row[2], row[3], row[4]) for row in rows if row[0] == name} for name in ("vllm", "walk")}
+        return cls(drafter_id, by["vllm"], by["walk"])
+
+    def table_rows(self) -> list[tuple[str, str, str, str, str]]:
+        """For a person: by category, then pooled over all."""
+        rows = []
+        for category in [*sorted(self.vllm), "all"]:
+            vllm, walk = (_pooled(side) if category == "all" else side.get(category) for side in (self.vllm, self.walk))
+            drafts, _, count = vllm or (0, 0, 0)
+            rows.append((category, _tau(vllm), _tau(walk), f"{drafts:,}", f"{count:,}"))
+        return rows
+
+
+def exported(drafter: str | None, own_id: str, ledger: Readable) -> Exported:
+    """Find a drafter: the plan's own, a folder, or a Hub id.
+
+    Raises:
+        UserError: it is not trained yet, or the folder or repository holds no DFlash drafter.
+    """
+    root = ledger.workspace.root
+    if drafter is None:
+        folder = ledger.workspace.drafter(own_id) / "export"
+        if not (folder / "config.json").exists():
+            raise UserError(f"{folder}: drafter {own_id} is not trained yet. Run `draftmill train` first.")
+        return _read(folder, own_id, folder.relative_to(root).as_posix())
+    folder = Path(drafter).expanduser()
+    origin = drafter
+    if folder.is_dir():
+        home = (root / "drafters").resolve()
+        if folder.resolve().is_relative_to(home) and folder.resolve().name == "export":
+            name = folder.resolve().relative_to(home).parts[0]
+            return _read(folder, name, f"drafters/{name}/export")
+        origin = folder.resolve().name
+    else:
+        folder = _from_hub(drafter)
+    return _read(folder, None, origin)
+
+
+async def serve_check(
+    chosen: Exported,
+    plan: TrainingPlan,
+    manifest: Manifest,
+    target: ResolvedTarget,
+    ledger: LedgerWriter,
+    log: RunLog,
+    devices: Sequence[Device],
+    limit: int | None,
+) -> Served:
+    """Measure a drafter both ways on the plan's held-out rows, and enter what was measured.
+
+    Raises:
+        UserError: there are no held-out rows, or the engine refuses target or drafter.
+    """
+    device = devices[0]
+    items = _items(plan, ledger, limit)
+    if not items:
+        raise UserError(f"{manifest.name}: build {plan.build_id} has no captured held-out rows. Set mix.holdout.")
+    walked = await _walk(chosen, plan, manifest, target, ledger, log, device)
+    config = ServeConfig(
+        target_dir=str(target.folder),
+        dtype=manifest.target.dtype,
+        max_model_len=manifest.target.max_model_len,
+        drafter_dir=str(chosen.folder.resolve()),
+        num_speculative_tokens=chosen.block_size - 1,
+        gpu_memory_utilization=manifest.engine.gpu_memory_utilization,
+        device=device.label,
+        trust_remote_code=manifest.target.trust_remote_code,
+        extra=manifest.engine.extra,
+    )
+    results: list[ServeResult] = []
+    payload = serve_messages.encode(config)
+    for outcome in await _through("training.serve_worker:create", payload, items, device, log):
+        results.append(serve_messages.decode_result(outcome))
+    now = datetime.now(UTC).isoformat()
+    rows = [
+        _acceptance(plan.build_id, r.category, "vllm", r.drafts, r.accepted_tokens, r.rows, now) for r in results
+    ] + [
+        _acceptance(plan.build_id, r.category, r.measured_by, r.drafts, r.accepted_tokens, r.rows, now) for r in walked
+    ]
+    folder = ledger.workspace.drafter(chosen.drafter_id)
+    if not (folder / "drafter.json").exists():
+        write_text(folder / "drafter.json", json.dumps(_foreign(chosen, now), indent=1, sort_keys=True))
+    add_acceptance(folder, rows)
+    ledger.call(lambda connection: ingest.ingest_drafter(connection, ledger.workspace, chosen.drafter_id))
+    return Served.from_ledger(chosen.drafter_id, plan.build_id, ledger)
+
+
+async def _walk(
+    chosen: Exported,
+    plan: TrainingPlan,
+    manifest: Manifest,
+    target: ResolvedTarget,
+    ledger: LedgerWriter,
+    log: RunLog,
+    device: Device,
+) -> list[AcceptanceRow]:
+    """The offline estimate, where the captured layers are the drafter's; the plan's own drafter has it already."""
+    if chosen.drafter_id == plan.drafter_id:
+        return []
+    if chosen.layer_ids != plan.layer_ids:
+        log.event("no_walk", f"the drafter reads layers {chosen.layer_ids}, captured are {plan.layer_ids}")
+        return []
+    threads = cpu_threads() if device.kind == "cpu" else 0
+    item = MeasureItem(
+        drafter_dir=str(chosen.folder.resolve()), rows=train_item(plan, manifest, target, ledger, device, threads)
+    )
+    payloads = {"walk": msgspec.msgpack.encode(item)}
+    answers = await _through("training.measure_worker:create", b"", payloads, device, log)
+    return msgspec.msgpack.decode(answers[0], type=list[AcceptanceRow])
+
+
+async def _through(factory: str, config: bytes, payloads: dict[str, bytes], device: Device, log: RunLog) -> list[bytes]:
+    answers = []
+    try:
+        async with Pool(factory, lambda _: config, [device], log_dir=log.folder / "workers") as pool:
+            for item_id, payload in payloads.items():
+                pool.submit(item_id, payload)
+            async for outcome in pool.outcomes():
+                if not isinstance(outcome, Done):
+                    raise UserError(f"serve check of {outcome.item_id} stopped: {outcome.error}")
+                answers.append(outcome.payload)
+    except PoolError as error:
+        raise UserError(f"serve check stopped: {error}") from error
+    return answers
+
+
+def _items(plan: TrainingPlan, ledger: Readable, limit: int | None) -> dict[str, bytes]:
+    held_out = {row.response_id: row.category for rows in plan.rows.values() for row in rows if row.holdout}
+    found = ledger.rows(
+        "SELECT r.response_id, r.shard, r.shard_row, rc.max_tokens FROM accepted_responses r "
+        "JOIN recipes rc USING (recipe_id) WHERE list_contains(?, r.response_id) ORDER BY r.response_id",
+        sorted(held_out),
+    )[:limit]
+    prompts = read_rows_at(
+        ledger.workspace.responses, [(row[1], row[2]) for row in found], ["response_id", "prompt_token_ids"]
+    )
+    tokens = dict(prompts.select("response_id", "prompt_token_ids").iter_rows())
+    by_category: dict[str, list[tuple[list[int], int]]] = {}
+    for response_id, _, _, max_tokens in found:
+        by_category.setdefault(held_out[response_id], []).append((tokens[response_id], max_tokens))
+    return {
+        category: serve_messages.encode(
+            ServeItem(category=category, prompts=[p for p, _ in rows], max_tokens=[m for _, m in rows])
+        )
+        for category, rows in sorted(by_category.items())
+    }
+
+
+def _read(folder: Path, drafter_id: str | None, origin: str) -> Exported:
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        dflash = config["dflash_config"]
+        block, layer_ids = int(config["block_size"]), tuple(int(i) for i in dflash["target_layer_ids"])
+        weights = sorted(folder.glob("*.safetensors"))
+        marks = [sha256_file(path) for path in [folder / "config.json", *weights]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{folder}: holds no DFlash drafter in z-lab's format (config.json with block_size and dflash_config)."
+        ) from error
+    if not weights:
+        raise UserError(f"{folder}: holds a drafter's config and no weights (*.safetensors).")
+    return Exported(drafter_id or f"export-{digest('export', marks, length=24)}", folder, block, layer_ids, origin)
+
+
+def _from_hub(drafter: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        return Path(snapshot_download(drafter, allow_patterns=["*.json", "*.safetensors"]))
+    except HFValidationError as error:
+        raise UserError(f"{drafter}: no such folder, and not the name of a Hub repository.") from error
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise UserError(f"{drafter}: no such folder, and the Hub has no such drafter ({first}).") from error
+
+
+def _foreign(chosen: Exported, now: str) -> dict[str, Any]:
+    return {
+        "schema_version": 1,
+        "drafter_id": chosen.drafter_id,
+        "build_id": None,
+        "capture_id": None,
+        "algorithm": "dflash",
+        "training": {"block_size": chosen.block_size, "target_layer_ids": list(chosen.layer_ids)},
+        "steps": None,
+        "rows": None,
+        "path": chosen.origin,
+        "created_at": now,
+    }
+
+
+def _acceptance(
+    build_id: str, category: str, measured_by: str, drafts: int, accepted: int, rows: int, now: str
+) -> dict[str, Any]:
+    return {
+        "build_id": build_id, "category": category, "measured_by": measured_by, "drafts": drafts,
+        "accepted_tokens": accepted, "rows": rows, "measured_at": now,
+    }  # fmt: skip
+
+
+def _pooled(side: dict[str, tuple[int, int, int]]) -> tuple[int, int, int] | None:
+    return (sum(v[0] for v in side.values()), sum(v[1] for v in side.values()), sum(v[2] for v in side.values()))
+
+
+def _tau(sums: tuple[int, int, int] | None) -> str:
+    return f"{1 + sums[1] / sums[0]:.3f}" if sums and sums[0] else "-"

@@ -1,0 +1,191 @@
+"""The shape of a drafter: read off its target, written and read as z-lab's config.json.
+
+A drafter is a Qwen3 decoder with its target's width, heads and vocabulary. Its RoPE is always the default
+kind with the target's theta: it is trained from nothing, so the target's context scaling or partial rotation
+would bring it nothing, and runtimes disagree on how to read them. No torch here.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from corpus.errors import UserError
+from corpus.layers import check_layer_ids
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+
+@dataclass(frozen=True)
+class DrafterShape:
+    """Sizes of a drafter. block_size counts the anchor; the first `sliding_layers` layers slide."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    rms_norm_eps: float
+    rope_theta: float
+    max_position_embeddings: int
+    initializer_range: float
+    draft_layers: int
+    sliding_layers: int
+    sliding_window: int
+    block_size: int
+    mask_token_id: int
+    num_target_layers: int
+    target_layer_ids: tuple[int, ...]
+
+    @property
+    def num_speculative_tokens(self) -> int:
+        """Tokens that one block drafts: all slots but the anchor's."""
+        return self.block_size - 1
+
+    @property
+    def layer_types(self) -> tuple[str, ...]:
+        """One word a layer, as the config says it."""
+        return tuple(SLIDING if i < self.sliding_layers else FULL for i in range(self.draft_layers))
+
+    def window(self, layer: int) -> int | None:
+        """Tokens that a sliding layer sees (itself included); None: a full layer."""
+        return self.sliding_window if layer < self.sliding_layers else None
+
+
+def read_target_config(target_dir: Path | str) -> Any:
+    """The text part of the target's config, as transformers reads it.
+
+    Raises:
+        UserError: there is none that transformers can read.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(str(target_dir)).get_text_config()
+    except (OSError, ValueError) as error:
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{target_dir}: no config that transformers can read ({why})") from error
+
+
+def shape_for_target(
+    target_dir: Path | str,
+    *,
+    target_layer_ids: tuple[int, ...],
+    draft_layers: int,
+    block_size: int,
+    mask_token_id: int,
+    sliding_layers: int = 0,
+    sliding_window: int = 2048,
+) -> DrafterShape:
+    """The shape of a drafter for a target.
+
+    Raises:
+        UserError: the layers are none of the target's, more layers slide than there are, or no config.
+    """
+    config = read_target_config(target_dir)
+    heads = int(config.num_attention_heads)
+    if sliding_layers > draft_layers:
+        raise UserError(
+            f"training.sliding_layers is {sliding_layers}; the drafter has {draft_layers} layers. Lower it."
+        )
+    return DrafterShape(
+        hidden_size=int(config.hidden_size),
+        intermediate_size=int(getattr(config, "intermediate_size", None) or 4 * config.hidden_size),
+        num_attention_heads=heads,
+        num_key_value_heads=int(getattr(config, "num_key_value_heads", None) or heads),
+        head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
+        vocab_size=int(config.vocab_size),
+        rms_norm_eps=float(getattr(config, "rms_norm_eps", 1e-6)),
+        rope_theta=_rope_theta(config),
+        max_position_embeddings=int(config.max_position_embeddings),
+        initializer_range=float(getattr(config, "initializer_range", 0.02)),
+        draft_layers=draft_layers,
+        sliding_layers=sliding_layers,
+        sliding_window=sliding_window,
+        block_size=block_size,
+        mask_token_id=mask_token_id,
+        num_target_layers=int(config.num_hidden_layers),
+        target_layer_ids=check_layer_ids(target_layer_ids, int(config.num_hidden_layers)),
+    )
+
+
+def to_zlab_config(shape: DrafterShape, dtype: str, eos_token_id: Any = None) -> dict[str, Any]:
+    """config.json in z-lab's format, which vLLM reads with method dflash."""
+    return {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "block_size": shape.block_size,
+        "dflash_config": {
+            "mask_token_id": shape.mask_token_id,
+            "target_layer_ids": list(shape.target_layer_ids),
+        },
+        "dtype": dtype,
+        "eos_token_id": eos_token_id,
+        "head_dim": shape.head_dim,
+        "hidden_act": "silu",
+        "hidden_size": shape.hidden_size,
+        "initializer_range": shape.initializer_range,
+        "intermediate_size": shape.intermediate_size,
+        "layer_types": list(shape.layer_types),
+        "max_position_embeddings": shape.max_position_embeddings,
+        "max_window_layers": shape.draft_layers,
+        "num_attention_heads": shape.num_attention_heads,
+        "num_hidden_layers": shape.draft_layers,
+        "num_key_value_heads": shape.num_key_value_heads,
+        "num_target_layers": shape.num_target_layers,
+        "rms_norm_eps": shape.rms_norm_eps,
+        "rope_parameters": {"rope_theta": shape.rope_theta, "rope_type": "default"},
+        "rope_theta": shape.rope_theta,
+        "sliding_window": shape.sliding_window if shape.sliding_layers else None,
+        "tie_word_embeddings": False,
+        "use_cache": True,
+        "use_sliding_window": bool(shape.sliding_layers),
+        "vocab_size": shape.vocab_size,
+    }
+
+
+def from_zlab_config(path: Path) -> DrafterShape:
+    """The shape that an exported config.json describes.
+
+    Raises:
+        UserError: it is no DFlash config of the kind that draftmill writes.
+    """
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        types = config["layer_types"]
+        sliding = types.count(SLIDING)
+        if types != [SLIDING] * sliding + [FULL] * (len(types) - sliding):
+            raise UserError(f"{path}: sliding layers must come first, got {types}")
+        return DrafterShape(
+            hidden_size=config["hidden_size"],
+            intermediate_size=config["intermediate_size"],
+            num_attention_heads=config["num_attention_heads"],
+            num_key_value_heads=config["num_key_value_heads"],
+            head_dim=config["head_dim"],
+            vocab_size=config["vocab_size"],
+            rms_norm_eps=config["rms_norm_eps"],
+            rope_theta=config["rope_parameters"]["rope_theta"],
+            max_position_embeddings=config["max_position_embeddings"],
+            initializer_range=config["initializer_range"],
+            draft_layers=config["num_hidden_layers"],
+            sliding_layers=sliding,
+            sliding_window=config["sliding_window"] or 2048,
+            block_size=config["block_size"],
+            mask_token_id=config["dflash_config"]["mask_token_id"],
+            num_target_layers=config["num_target_layers"],
+            target_layer_ids=tuple(config["dflash_config"]["target_layer_ids"]),
+        )
+    except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise UserError(f"{path}: not a DFlash drafter's config ({type(error).__name__}: {error})") from error
+
+
+def _rope_theta(config: Any) -> float:
+    parameters = getattr(config, "rope_parameters", None) or {}
+    if "rope_theta" not in parameters:  # one entry a layer type: the full-attention one
+        parameters = parameters.get(FULL, {}) if isinstance(parameters, dict) else {}
+    return float(parameters.get("rope_theta") or getattr(config, "rope_theta", None) or 10_000.0)
