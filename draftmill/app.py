@@ -1,0 +1,62 @@
+"""All commands under one name, and what every one of them shares: logging, errors, exit codes.
+
+Importing this module costs no torch, vllm, duckdb or polars: `draftmill --help` is fast.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, cast
+
+import typer
+from typer.exceptions import TyperException
+
+from corpus.errors import UserError
+from draftmill.commands import asking, ledger, machine, stages
+
+EXIT_FAILED = 1
+EXIT_USER = 2
+
+app = typer.Typer(
+    name="draftmill",
+    help="From a mix manifest to a drafter, with the provenance of every row.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+stages.register(app)
+asking.register(app)
+machine.register(app)
+app.add_typer(ledger.app, name="ledger")
+
+
+def run_app(arguments: Sequence[str]) -> int:
+    """Run one command line; returns the exit code."""
+    logging.basicConfig(level=logging.WARNING, format="draftmill: %(message)s", stream=sys.stderr)
+    logging.getLogger("draftmill").setLevel(os.environ.get("DRAFTMILL_LOG", "INFO").upper())
+    from fleet.devices import DeviceError
+    from fleet.interrupt import Interrupted
+
+    try:
+        app(args=list(arguments), standalone_mode=False)
+    except (UserError, DeviceError) as error:
+        sys.stderr.write(f"draftmill: {error}\n")
+        return EXIT_USER
+    except typer.Exit as stop:
+        return stop.exit_code
+    except typer.Abort:
+        return EXIT_FAILED
+    except (KeyboardInterrupt, Interrupted):
+        sys.stderr.write("draftmill: stopped. What was committed is kept; run the same command to go on.\n")
+        return EXIT_FAILED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except TyperException as error:  # a wrong option or argument
+        cast(Any, error).show()
+        return EXIT_USER
+    return 0

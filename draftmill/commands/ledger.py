@@ -1,0 +1,34 @@
+"""The ledger's own commands: path, rebuild."""
+
+from __future__ import annotations
+
+import typer
+
+from draftmill.commands.options import DEFAULT_WORKSPACE, WorkspacePath
+
+app = typer.Typer(help="The ledger itself.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command()
+def path(workspace: WorkspacePath = DEFAULT_WORKSPACE) -> None:
+    """Print the file to open with your own DuckDB client: the published snapshot, never the live ledger."""
+    from corpus.errors import UserError
+    from corpus.workspace import Workspace
+
+    snapshot = Workspace(workspace).snapshot
+    if not snapshot.exists():
+        raise UserError(f"{workspace}: holds no published ledger. Run `draftmill build` there first.")
+    typer.echo(str(snapshot.resolve()))
+
+
+@app.command()
+def rebuild(workspace: WorkspacePath = DEFAULT_WORKSPACE) -> None:
+    """Make the ledger again from the workspace's files. The old one is kept beside it as ledger.duckdb.old."""
+    from corpus.errors import UserError
+    from corpus.ledger.rebuild import rebuild_workspace
+    from corpus.workspace import Workspace
+
+    if not workspace.is_dir():
+        raise UserError(f"{workspace}: no such workspace.")
+    for kind, count in rebuild_workspace(Workspace(workspace)).items():
+        typer.echo(f"{kind:<16}{count:>10,}")

@@ -1,0 +1,23 @@
+"""The commands about this machine: doctor."""
+
+from __future__ import annotations
+
+import typer
+
+from draftmill.commands.options import DEFAULT_WORKSPACE, Devices, WorkspacePath
+
+
+def register(app: typer.Typer) -> None:
+    """Put these commands into the app."""
+    app.command("doctor")(doctor)
+
+
+def doctor(workspace: WorkspacePath = DEFAULT_WORKSPACE, devices: Devices = None) -> None:
+    """Check that this machine can run draftmill: packages, devices, memory, disk. Exits 3 if something is missing."""
+    from draftmill.doctor import examine
+
+    checks = examine(workspace, devices)
+    for check in checks:
+        typer.echo(f"{check.mark:<5}{check.what:<12}{check.found}")
+    if any(check.mark == "FAIL" for check in checks):
+        raise typer.Exit(3)

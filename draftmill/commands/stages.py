@@ -1,0 +1,214 @@
+"""The commands that make things: run, build, generate, extract, train, export, serve-check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from draftmill.commands.options import DEFAULT_WORKSPACE, Devices, DryRun, Limit, ManifestPath, WorkspacePath
+
+if TYPE_CHECKING:
+    from corpus.building import BuildPlan
+    from corpus.ledger.writer import LedgerWriter
+    from draftmill.session import Session
+
+
+def register(app: typer.Typer) -> None:
+    """Put these commands into the app."""
+    for name, command in (
+        ("run", run),
+        ("build", build),
+        ("generate", generate),
+        ("extract", extract),
+        ("train", train),
+        ("export", export),
+        ("serve-check", serve_check),
+    ):
+        app.command(name)(command)
+
+
+def run(
+    manifest: ManifestPath,
+    workspace: WorkspacePath = DEFAULT_WORKSPACE,
+    devices: Devices = None,
+    limit: Limit = None,
+    serve: Annotated[
+        bool, typer.Option("--serve/--no-serve", help="Measure the drafter in vLLM at the end, on held-out prompts.")
+    ] = True,
+    dry_run: DryRun = False,
+) -> None:
+    """The whole chain: build, generate, extract, train, export, serve check.
+
+    What is done already is not done again, so the same command resumes a run that stopped, and after an edit of the
+    manifest only the difference is generated.
+    """
+    from draftmill import pipeline
+
+    session = _session(manifest, workspace, devices, limit)
+    if dry_run:
+        _print_build(session)
+        build_plan = pipeline.build_plan(session)
+        for line in pipeline.generation_plan(session, pipeline.reader(session), build_plan).lines():
+            typer.echo(line)
+        return
+    pipeline.run_all(session, serve)
+
+
+def build(
+    manifest: ManifestPath,
+    workspace: WorkspacePath = DEFAULT_WORKSPACE,
+    dry_run: DryRun = False,
+) -> None:
+    """Read the sources, drop duplicates, select prompts by the declared shares, and enter the build in the ledger."""
+    from draftmill import pipeline
+
+    session = _session(manifest, workspace)
+    if dry_run:
+        _print_build(session)
+        return
+    _with_ledger(session, "build", pipeline.build_stage)
+
+
+def generate(
+    manifest: ManifestPath,
+    workspace: WorkspacePath = DEFAULT_WORKSPACE,
+    devices: Devices = None,
+    limit: Limit = None,
+    retry_rejected: Annotated[
+        bool, typer.Option("--retry-rejected", help="Ask again where an engine's failure rejected the answer.")
+    ] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Have the target answer every selected prompt: one engine a device, all devices at once.
+
+    Ctrl-C waits for the answers in flight and commits them; a second one stops at once. The same command resumes.
+    """
+    from draftmill import pipeline
+
+    session = _session(manifest, workspace, devices, limit)
+    if dry_run:
+        plan = pipeline.generation_plan(session, pipeline.reader(session), pipeline.build_plan(session), retry_rejected)
+        _print(plan.lines())
+        return
+    _with_build(session, "generate", lambda s, ledger, b: pipeline.generate_stage(s, ledger, b, retry_rejected))
+
+
+def extract(
+    manifest: ManifestPath,
+    workspace: WorkspacePath = DEFAULT_WORKSPACE,
+    devices: Devices = None,
+    limit: Limit = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Capture the target's hidden states of every accepted answer, into safetensors shards."""
+    from draftmill import pipeline
+
+    session = _session(manifest, workspace, devices, limit)
+    if dry_run:
+        _print(pipeline.extraction_plan(session, pipeline.reader(session), pipeline.build_plan(session)).lines())
+        return
+    _with_build(session, "extract", pipeline.extract_stage)
+
+
+def train(
+    manifest: ManifestPath,
+    workspace: WorkspacePath = DEFAULT_WORKSPACE,
+    devices: Devices = None,
+    limit: Limit = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Train the drafter on the captured states, measure it on held-out rows, and export it for vLLM."""
+    from draftmill import pipeline
+
+    session = _session(manifest, workspace, devices, limit)
+    if dry_run:
+        _print(pipeline.training_plan(session, pipeline.reader(session), pipeline.build_plan(session)).lines())
+        return
+    _with_build(session, "train", pipeline.train_stage)
+
+
+def export(
+    manifest: ManifestPath,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to write it; must not exist yet.")],
+    workspace: WorkspacePath = DEFAULT_WORKSPACE,
+    untrained: Annotated[
+        bool, typer.Option("--untrained", help="A drafter of the same shape with random weights, to compare with.")
+    ] = False,
+    limit: Limit = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Write the manifest's drafter in z-lab's format, which vLLM loads with method dflash."""
+    from draftmill import pipeline
+
+    session = _session(manifest, workspace, None, limit)
+    plan = pipeline.export_plan(session, out, untrained)
+    typer.echo(plan.line())
+    if not dry_run:
+        pipeline.export_stage(session, plan)
+
+
+def serve_check(
+    manifest: ManifestPath,
+    workspace: WorkspacePath = DEFAULT_WORKSPACE,
+    drafter: Annotated[
+        str | None,
+        typer.Option(
+            "--drafter",
+            metavar="PATH|HUB",
+            help="Any DFlash drafter: a folder or a Hub id. Default: the manifest's own.",
+        ),
+    ] = None,
+    devices: Devices = None,
+    limit: Limit = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Decode held-out prompts in vLLM with the drafter and report its acceptance length, by category.
+
+    Beside it stands the offline estimate (a sequential walk over the same rows). Both are recorded in the ledger.
+    """
+    from draftmill import pipeline
+
+    session = _session(manifest, workspace, devices, limit)
+    if dry_run:
+        plan = pipeline.training_plan(session, pipeline.reader(session), pipeline.build_plan(session))
+        _print([f"{plan.holdout_rows:,} held-out rows with drafter {drafter or plan.drafter_id}"])
+        return
+    _with_build(session, "serve-check", lambda s, ledger, b: pipeline.serve_stage(s, ledger, b, drafter))
+
+
+def _session(manifest: Path, workspace: Path, devices: str | None = None, limit: int | None = None) -> Session:
+    from corpus.workspace import Workspace
+    from draftmill.session import Session
+
+    session = Session(manifest, Workspace(workspace), devices, limit)
+    _ = session.manifest  # a wrong manifest is answered before anything is touched
+    return session
+
+
+def _with_ledger(session: Session, command: str, work: Callable[[Session, LedgerWriter], object]) -> None:
+    from corpus.ledger.rebuild import adopt
+    from corpus.ledger.writer import open_ledger
+
+    with open_ledger(session.workspace, command) as ledger:
+        adopt(ledger)
+        work(session, ledger)
+
+
+def _with_build(session: Session, command: str, work: Callable[[Session, LedgerWriter, BuildPlan], object]) -> None:
+    from draftmill.pipeline import build_stage
+
+    _with_ledger(session, command, lambda s, ledger: work(s, ledger, build_stage(s, ledger)))
+
+
+def _print_build(session: Session) -> None:
+    from draftmill import pipeline
+
+    _print(pipeline.build_lines(pipeline.build_plan(session)))
+
+
+def _print(lines: list[str]) -> None:
+    for line in lines:
+        typer.echo(line)

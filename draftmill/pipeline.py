@@ -1,0 +1,290 @@
+"""The stages, joined: build -> generate -> extract -> train -> export -> serve check.
+
+`run_all` reads as the mission does. Each stage function plans, says what it found, and runs what is left; a stage
+with nothing left starts no engine. The stages never import each other: what one needs of another is in the ledger.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from corpus import building
+from corpus.building import BuildPlan
+from corpus.errors import UserError
+from corpus.ledger.query import LedgerReader
+from corpus.ledger.rebuild import adopt
+from corpus.ledger.writer import LedgerWriter, Readable, open_ledger
+from corpus.runlog import RunLog
+from draftmill.session import Session
+from draftmill.terminal import ExtractionScreen, GenerationScreen, TrainingScreen, say, table
+from extraction.run import ExtractionPlan, plan_extraction, run_extraction
+from fleet.interrupt import Interrupt, run_interruptible
+from generation.plan import GenerationPlan
+from generation.run import GenerationRun, RunSummary
+from generation.stage import commit_plan, load_conversations, load_plan
+from training.exporting import ExportPlan, copy_export, plan_export, write_untrained
+from training.run import TrainingPlan, cpu_threads, is_trained, plan_training, run_training, train_item
+from training.serve import Served, exported, serve_check
+
+T = TypeVar("T")
+
+
+class StoppedEarly(UserError):
+    """An interrupt drained a stage; the command ends with exit code 1."""
+
+
+def run_all(session: Session, serve: bool) -> None:
+    """The whole chain, in one workspace, resuming wherever it stopped."""
+    with open_ledger(session.workspace, "run") as ledger:
+        adopt(ledger)
+        build = build_stage(session, ledger)
+        generate_stage(session, ledger, build)
+        extract_stage(session, ledger, build)
+        plan = train_stage(session, ledger, build)
+        if serve:
+            serve_stage(session, ledger, build, None, again=False)
+        _what_next(session, build, plan)
+
+
+def build_plan(session: Session) -> BuildPlan:
+    """What the manifest selects; reads sources into their pools where that was not done."""
+    needs_tokens = session.manifest.filters.prompt_tokens is not None
+    tokenizer = None
+    if needs_tokens:
+        building.refuse_unbuilt(session.manifest)
+        tokenizer = f"{session.target.tokenizer_hash}:{session.target.template_hash}"
+    return building.plan_build(
+        session.manifest, session.base, session.workspace, session.count_tokens if needs_tokens else None, tokenizer
+    )
+
+
+def build_stage(session: Session, ledger: LedgerWriter) -> BuildPlan:
+    """Select prompts and enter the build."""
+    started = time.monotonic()
+    plan = build_plan(session)
+    log = RunLog(ledger, "build", plan.build_id) if _is_new(plan, ledger) else None
+    new = building.commit_build(plan, session.workspace, ledger)
+    if log:
+        log.finish("done")
+    took = f" in {time.monotonic() - started:.1f} s" if new else ", unchanged"
+    say(f"build      {plan.build_id}: {plan.selected:,} prompts and {plan.held_out:,} held out{took}")
+    for note in plan.notes:
+        say(f"           {note}")
+    return plan
+
+
+def build_lines(plan: BuildPlan) -> list[str]:
+    """A build plan for a person."""
+    rows = [
+        (name, f"{plan.shares[name]:.1%}", f"{wanted:,}", f"{plan.available.get(name, 0):,}")
+        for name, wanted in sorted(plan.quotas.rows.items(), key=lambda item: -item[1])
+    ]
+    return [*table(("category", "share", "prompts", "available"), rows), *plan.notes]
+
+
+def generation_plan(
+    session: Session, ledger: Readable, build: BuildPlan, retry_rejected: bool = False
+) -> GenerationPlan:
+    """What is wanted of the target, and what of it is left."""
+    prompts = building.selected_rows(session.workspace, build)
+    return load_plan(
+        session.manifest,
+        session.target,
+        build.build_id,
+        prompts,
+        ledger,
+        limit=session.limit,
+        retry_rejected=retry_rejected,
+    )
+
+
+def generate_stage(
+    session: Session, ledger: LedgerWriter, build: BuildPlan, retry_rejected: bool = False
+) -> RunSummary | None:
+    """Have the target answer what is not answered; None if nothing is left.
+
+    Raises:
+        StoppedEarly: an interrupt ended it; what was answered is committed.
+    """
+    plan = generation_plan(session, ledger, build, retry_rejected)
+    commit_plan(plan, ledger)
+    if not plan.conversations:
+        say(f"generate   nothing to do: {plan.accepted:,} answers accepted, {plan.rejected:,} rejected")
+        return None
+    for line in plan.lines()[:1]:
+        say(f"generate   {line}; on {', '.join(d.label for d in session.devices)}")
+    prompts = building.selected_rows(session.workspace, build)
+    conversations = load_conversations(plan, prompts, ledger)
+    log = RunLog(ledger, "generate", build.build_id)
+    run = GenerationRun(plan, session.manifest, session.target, session.renderer, ledger, log)
+
+    async def main(interrupt: Interrupt) -> RunSummary:
+        with GenerationScreen() as screen:
+            return await run.run(conversations, session.devices, interrupt, screen.show)
+
+    summary = _logged(log, lambda: run_interruptible(main))
+    rate = summary.tokens / max(summary.seconds, 1e-9)
+    say(
+        f"           {summary.accepted:,} accepted, {summary.rejected:,} rejected, {summary.tokens:,} tokens "
+        f"in {summary.seconds:.0f} s ({rate:,.0f} tokens/s)"
+    )
+    if summary.interrupted:
+        raise StoppedEarly("generation stopped; all answers so far are committed. Run the same command to resume.")
+    return summary
+
+
+def extraction_plan(session: Session, ledger: Readable, build: BuildPlan) -> ExtractionPlan:
+    """Which accepted answers have no states yet."""
+    return plan_extraction(session.manifest, session.target, build.build_id, ledger, session.limit)
+
+
+def extract_stage(session: Session, ledger: LedgerWriter, build: BuildPlan) -> ExtractionPlan:
+    """Capture the target's states of every accepted answer.
+
+    Raises:
+        UserError: nothing is answered yet.
+        StoppedEarly: as generate_stage.
+    """
+    plan = extraction_plan(session, ledger, build)
+    if not plan.rows and not plan.captured:
+        raise UserError(
+            f"{session.manifest.name}: build {build.build_id} has no answers. Run `draftmill generate` first."
+        )
+    if not plan.rows:
+        say(f"extract    nothing to do: {plan.captured:,} rows captured")
+        return plan
+    for i, line in enumerate(plan.lines()):
+        say(f"{'extract' if i == 0 else '':<11}{line.strip()}")
+    log = RunLog(ledger, "extract", build.build_id)
+
+    async def main(interrupt: Interrupt) -> bool:
+        with ExtractionScreen(len(plan.rows)) as screen:
+            return await run_extraction(
+                plan, session.manifest, session.target, ledger, log, session.devices, interrupt, screen.show
+            )
+
+    if not _logged(log, lambda: run_interruptible(main)):
+        raise StoppedEarly("extraction stopped; all states so far are committed. Run the same command to resume.")
+    return plan
+
+
+def training_plan(session: Session, ledger: Readable, build: BuildPlan) -> TrainingPlan:
+    """The drafter that the build's captured rows make."""
+    capture = plan_extraction(session.manifest, session.target, build.build_id, ledger, None)
+    return plan_training(session.manifest, build.build_id, capture.capture_id, capture.layer_ids, ledger, session.limit)
+
+
+def train_stage(session: Session, ledger: LedgerWriter, build: BuildPlan) -> TrainingPlan:
+    """Train the drafter, unless it is trained."""
+    plan = training_plan(session, ledger, build)
+    if is_trained(plan, ledger):
+        say(f"train      nothing to do: drafter {plan.drafter_id} is trained")
+        return plan
+    for line in plan.lines():
+        say(f"train      {line}")
+    log = RunLog(ledger, "train", build.build_id)
+    device = session.devices[0]
+    threads = cpu_threads() if device.kind == "cpu" else 0
+
+    async def main(interrupt: Interrupt) -> None:
+        with TrainingScreen() as screen:
+            await run_training(
+                plan, session.manifest, session.target, ledger, log, device, threads, interrupt, screen.show
+            )
+
+    _logged(log, lambda: run_interruptible(main))
+    return plan
+
+
+def serve_stage(
+    session: Session,
+    ledger: LedgerWriter,
+    build: BuildPlan,
+    drafter: str | None,
+    *,
+    again: bool = True,
+) -> None:
+    """Measure a drafter in vLLM on held-out prompts; ours of this build, or one at a path or on the Hub."""
+    plan = training_plan(session, ledger, build)
+    chosen = exported(drafter, plan.drafter_id, ledger)
+    if not again and ledger.rows(
+        "SELECT 1 FROM acceptance WHERE drafter_id = ? AND build_id = ? AND measured_by = 'vllm'",
+        chosen.drafter_id,
+        build.build_id,
+    ):
+        say(f"serve      nothing to do: drafter {chosen.drafter_id} was measured in vLLM")
+        show_served(Served.from_ledger(chosen.drafter_id, build.build_id, ledger))
+        return
+    say(f"serve      drafter {chosen.drafter_id} in vLLM on {plan.holdout_rows:,} held-out rows")
+    log = RunLog(ledger, "serve-check", build.build_id)
+
+    async def main(interrupt: Interrupt) -> Served:
+        return await serve_check(
+            chosen, plan, session.manifest, session.target, ledger, log, session.devices, session.limit
+        )
+
+    show_served(_logged(log, lambda: run_interruptible(main)))
+
+
+def show_served(served: Served) -> None:
+    """Acceptance by category: vLLM beside the offline walk."""
+    for line in table(("category", "vllm", "walk", "drafts", "rows"), served.table_rows()):
+        say(f"           {line}")
+
+
+def export_plan(session: Session, out: Path, untrained: bool) -> ExportPlan:
+    """What `draftmill export` would write."""
+    published = reader(session)
+    return plan_export(training_plan(session, published, build_plan(session)), out, untrained, published)
+
+
+def export_stage(session: Session, plan: ExportPlan) -> None:
+    """Write the export."""
+    if not plan.untrained:
+        copy_export(plan, session.workspace)
+        return
+    published = reader(session)
+    training = training_plan(session, published, build_plan(session))
+    device = session.devices[0]
+    item = train_item(training, session.manifest, session.target, published, device, 0)
+    write_untrained(plan, item, session.workspace)
+
+
+def reader(session: Session) -> LedgerReader:
+    """What is published, for dry runs."""
+    return LedgerReader(session.workspace)
+
+
+def _is_new(plan: BuildPlan, ledger: Readable) -> bool:
+    return not ledger.rows("SELECT 1 FROM builds WHERE build_id = ?", plan.build_id)
+
+
+def _logged(log: RunLog, work: Callable[[], T]) -> T:
+    """Run a stage, and note how it ended whatever happens."""
+    try:
+        result = work()
+    except BaseException as error:
+        with suppress(Exception):
+            log.event("stopped", f"{type(error).__name__}: {error}")
+            log.finish("failed" if isinstance(error, Exception) else "stopped")
+        raise
+    log.finish("done")
+    return result
+
+
+def _what_next(session: Session, build: BuildPlan, plan: TrainingPlan) -> None:
+    root = session.workspace.root
+    export = root / "drafters" / plan.drafter_id / "export"
+    flag = "" if root == Path("workspace") else f" --workspace {root}"
+    say("")
+    say(f"The drafter is in {export}; vLLM serves it with")
+    steps = session.manifest.training.block_size - 1
+    say(f'  --speculative-config \'{{"method": "dflash", "model": "{export}", "num_speculative_tokens": {steps}}}\'')
+    say("Ask what it was made of:")
+    say(f"  draftmill sql{flag} \"FROM composition WHERE build_id = '{build.build_id}'\"")
+    say(f'  draftmill sql{flag} "SELECT category, source, state, shard, hidden_shard FROM provenance LIMIT 5"')
+    say("Then change a share in the manifest and run it again: only what the change adds is generated.")
