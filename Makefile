@@ -57,7 +57,7 @@ test-full: check
 	$(BIN)/pytest
 
 docs: setup
-	$(BIN)/draftmill schema > docs/manifest.schema.json
+	$(BIN)/python docs/generate.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
