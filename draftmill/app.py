@@ -16,6 +16,7 @@ from typer.exceptions import TyperException
 
 from corpus.errors import UserError
 from draftmill.commands import asking, ledger, machine, stages
+from draftmill.interrupted import StoppedEarly
 
 EXIT_FAILED = 1
 EXIT_USER = 2
@@ -46,6 +47,9 @@ def run_app(arguments: Sequence[str]) -> int:
     except (UserError, DeviceError) as error:
         sys.stderr.write(f"draftmill: {error}\n")
         return EXIT_USER
+    except StoppedEarly as stop:
+        sys.stderr.write(f"draftmill: {stop}\n")
+        return EXIT_FAILED
     except typer.Exit as stop:
         return stop.exit_code
     except typer.Abort:

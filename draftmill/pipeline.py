@@ -19,6 +19,7 @@ from corpus.ledger.query import LedgerReader
 from corpus.ledger.rebuild import adopt
 from corpus.ledger.writer import LedgerWriter, Readable, open_ledger
 from corpus.runlog import RunLog
+from draftmill.interrupted import StoppedEarly
 from draftmill.session import Session
 from draftmill.terminal import ExtractionScreen, GenerationScreen, TrainingScreen, say, table
 from extraction.run import ExtractionPlan, plan_extraction, run_extraction
@@ -27,14 +28,11 @@ from generation.plan import GenerationPlan
 from generation.run import GenerationRun, RunSummary
 from generation.stage import commit_plan, load_conversations, load_plan
 from training.exporting import ExportPlan, copy_export, plan_export, write_untrained
+from training.messages import TrainSummary
 from training.run import TrainingPlan, cpu_threads, is_trained, plan_training, run_training, train_item
 from training.serve import Served, exported, serve_check
 
 T = TypeVar("T")
-
-
-class StoppedEarly(UserError):
-    """An interrupt drained a stage; the command ends with exit code 1."""
 
 
 def run_all(session: Session, serve: bool) -> None:
@@ -120,7 +118,7 @@ def generate_stage(
     prompts = building.selected_rows(session.workspace, build)
     conversations = load_conversations(plan, prompts, ledger)
     log = RunLog(ledger, "generate", build.build_id)
-    run = GenerationRun(plan, session.manifest, session.target, session.renderer, ledger, log)
+    run = GenerationRun(plan, session.manifest, session.target_with_weights, session.renderer, ledger, log)
 
     async def main(interrupt: Interrupt) -> RunSummary:
         with GenerationScreen() as screen:
@@ -132,9 +130,33 @@ def generate_stage(
         f"           {summary.accepted:,} accepted, {summary.rejected:,} rejected, {summary.tokens:,} tokens "
         f"in {summary.seconds:.0f} s ({rate:,.0f} tokens/s)"
     )
+    if not summary.interrupted and session.limit is None:
+        for line in _off_target(session, ledger, build):
+            say(f"           {line}")
     if summary.interrupted:
         raise StoppedEarly("generation stopped; all answers so far are committed. Run the same command to resume.")
     return summary
+
+
+def _off_target(session: Session, ledger: Readable, build: BuildPlan) -> list[str]:
+    """Categories whose accepted share is outside the manifest's tolerance; this version tops nothing up."""
+    accepted = dict(
+        ledger.rows(
+            "SELECT category, sum(prompts) FROM composition WHERE build_id = ? AND stage = 'accepted' GROUP BY ALL",
+            build.build_id,
+        )
+    )
+    total = sum(accepted.values())
+    lines = []
+    for category, share in build.shares.items():
+        got = int(accepted.get(category, 0))
+        allowed = max(session.manifest.mix.tolerance / 100 * total, 1)
+        if total and abs(got - share * total) > allowed:
+            lines.append(
+                f"{category}: {got / total:.1%} of accepted prompts, {share:.1%} were declared; "
+                '`draftmill sql "FROM unfinished"` says what is missing'
+            )
+    return lines
 
 
 def extraction_plan(session: Session, ledger: Readable, build: BuildPlan) -> ExtractionPlan:
@@ -164,7 +186,14 @@ def extract_stage(session: Session, ledger: LedgerWriter, build: BuildPlan) -> E
     async def main(interrupt: Interrupt) -> bool:
         with ExtractionScreen(len(plan.rows)) as screen:
             return await run_extraction(
-                plan, session.manifest, session.target, ledger, log, session.devices, interrupt, screen.show
+                plan,
+                session.manifest,
+                session.target_with_weights,
+                ledger,
+                log,
+                session.devices,
+                interrupt,
+                screen.show,
             )
 
     if not _logged(log, lambda: run_interruptible(main)):
@@ -190,13 +219,22 @@ def train_stage(session: Session, ledger: LedgerWriter, build: BuildPlan) -> Tra
     device = session.devices[0]
     threads = cpu_threads() if device.kind == "cpu" else 0
 
-    async def main(interrupt: Interrupt) -> None:
+    async def main(interrupt: Interrupt) -> TrainSummary | None:
         with TrainingScreen() as screen:
-            await run_training(
-                plan, session.manifest, session.target, ledger, log, device, threads, interrupt, screen.show
+            return await run_training(
+                plan,
+                session.manifest,
+                session.target_with_weights,
+                ledger,
+                log,
+                device,
+                threads,
+                interrupt,
+                screen.show,
             )
 
-    _logged(log, lambda: run_interruptible(main))
+    if _logged(log, lambda: run_interruptible(main)) is None:
+        raise StoppedEarly("training stopped at a checkpoint. Run the same command to go on from it.")
     return plan
 
 
@@ -224,7 +262,7 @@ def serve_stage(
 
     async def main(interrupt: Interrupt) -> Served:
         return await serve_check(
-            chosen, plan, session.manifest, session.target, ledger, log, session.devices, session.limit
+            chosen, plan, session.manifest, session.target_with_weights, ledger, log, session.devices, session.limit
         )
 
     show_served(_logged(log, lambda: run_interruptible(main)))
@@ -250,7 +288,7 @@ def export_stage(session: Session, plan: ExportPlan) -> None:
     published = reader(session)
     training = training_plan(session, published, build_plan(session))
     device = session.devices[0]
-    item = train_item(training, session.manifest, session.target, published, device, 0)
+    item = train_item(training, session.manifest, session.target_with_weights, published, device, 0)
     write_untrained(plan, item, session.workspace)
 
 

@@ -49,7 +49,7 @@ class Session:
 
     @cached_property
     def target(self) -> ResolvedTarget:
-        """The target at its revision, on this machine."""
+        """The target at its revision: tokenizer, template and configuration."""
         from corpus.sources import FileDigests
         from corpus.target import resolve_target
 
@@ -57,6 +57,14 @@ class Session:
         target = resolve_target(self.manifest.target, self.base, digests)
         digests.save()
         return target
+
+    @cached_property
+    def target_with_weights(self) -> ResolvedTarget:
+        """The target with all that an engine loads; may download it."""
+        from corpus.target import fetch_weights
+
+        fetch_weights(self.target, self.base)
+        return self.target
 
     @cached_property
     def renderer(self) -> Renderer:

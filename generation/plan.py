@@ -97,6 +97,7 @@ def plan_generation(
             recipes[category, thinking] = make_recipe(manifest, target, category, thinking)
     wanted: list[Answer] = []
     conversations = []
+    accepted = rejected = 0
     thinks = _thinking(manifest, prompts)
     columns = ("prompt_id", "category", "source", "holdout", "turns")
     for row, thinking in zip(prompts.select(columns).iter_rows(), thinks, strict=True):
@@ -112,17 +113,19 @@ def plan_generation(
         wanted += answers
         states = [done.get(answer.response_id) for answer in answers]
         left = tuple(answer for answer, state in zip(answers, states, strict=True) if state is None)
-        if left and "rejected" not in states:
+        accepted += states.count("accepted")
+        if "rejected" in states:
+            rejected += len(left) + states.count("rejected")  # what follows a rejected turn is never asked
+        elif left:
             conversations.append(left)
-    states = [done.get(answer.response_id) for answer in wanted]
     kept = conversations if limit is None else _limited(conversations, limit)
     return GenerationPlan(
         build_id,
         {recipe.recipe_id: recipe for recipe in recipes.values()},
         tuple(wanted),
         tuple(kept),
-        states.count("accepted"),
-        states.count("rejected"),
+        accepted,
+        rejected,
     )
 
 

@@ -161,8 +161,12 @@ class GenerationRun:
                     await self._submit(pool, batch)
             if outcome is None:
                 outcome = asyncio.ensure_future(pool.next_outcome())
-            watched = {outcome} | ({asked} if drain is None else set())
+            watched: set[asyncio.Future[Any]] = {outcome, asked if drain is None else drain}
             await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED, timeout=FLUSH_EVERY_S)
+            if drain is not None and drain.done() and not outcome.done():
+                await asyncio.wait({outcome}, timeout=1.0)
+                if not outcome.done():
+                    break  # what is still in flight did not end in time; it is asked again by the next run
             if outcome.done():
                 result, outcome = outcome.result(), None
                 if result is None and (not waiting or drain is not None):

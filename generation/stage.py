@@ -22,7 +22,8 @@ from generation.run import Conversation, make_conversations
 if TYPE_CHECKING:
     import polars as pl
 
-RETRIED_ON_DEMAND = ("engine_error", "engine_crashed")
+RETRIED_ON_DEMAND = ("engine_error", "engine_crashed", "earlier_turn_rejected")
+"""Reasons that are no judgement on the answer: with an earlier turn asked again, the later ones follow."""
 
 
 def load_plan(
@@ -43,8 +44,9 @@ def load_plan(
     """
     states = ledger.rows(
         "SELECT response_id, max(CASE state WHEN 'accepted' THEN 2 WHEN 'rejected' THEN 1 ELSE 0 END), "
-        "max(CASE WHEN state = 'rejected' AND reason NOT IN ('engine_error', 'engine_crashed') "
-        "THEN 1 ELSE 0 END) FROM responses GROUP BY response_id"
+        "max(CASE WHEN state = 'rejected' AND NOT list_contains(?, reason) THEN 1 ELSE 0 END) "
+        "FROM responses GROUP BY response_id",
+        list(RETRIED_ON_DEMAND),
     )
     done = {
         response_id: "accepted" if rank == 2 else "rejected"
@@ -70,7 +72,7 @@ def commit_plan(plan: GenerationPlan, ledger: LedgerWriter) -> None:
         path.exists()
         and (folder / "recipes.json").exists()
         and (folder / "recipes.json").read_text() == text
-        and pl.read_parquet(path).equals(frame)
+        and pl.read_parquet(path, glob=False).equals(frame)
     )
     if unchanged and held == frame.height:
         return

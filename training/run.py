@@ -6,6 +6,7 @@ is entered in the ledger before the export is whole; a killed run goes on from i
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ from fleet.pool import Done, Pool, PoolError
 from training.messages import AUTO_MASK_TOKEN, ShardRows, TrainItem, TrainProgress, TrainRow, TrainSummary
 
 LEFT_TO_WORKER = 0
+CHECKPOINT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -134,8 +136,8 @@ async def run_training(
     threads: int,
     interrupt: Interrupt,
     report: Callable[[TrainProgress], None],
-) -> TrainSummary:
-    """Train, export, measure, and enter the drafter.
+) -> TrainSummary | None:
+    """Train, export, measure, and enter the drafter; None if an interrupt ended it at a checkpoint.
 
     Raises:
         UserError: training failed; checkpoints stay and the next run goes on from them.
@@ -153,9 +155,18 @@ async def run_training(
             "training.worker:create", lambda _: b"", [device], on_event=on_event, log_dir=log.folder / "workers"
         ) as pool:
             pool.submit(item.item_id, msgspec.msgpack.encode(item))
-            outcome = await pool.next_outcome()
+            interrupt.can_drain = True
+            waiting = asyncio.ensure_future(pool.next_outcome())
+            asked = asyncio.ensure_future(interrupt.asked.wait())
+            await asyncio.wait({waiting, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                await pool.stop(grace_s=CHECKPOINT_S)  # the worker writes a checkpoint first
+            outcome = await waiting
+            asked.cancel()
     except PoolError as error:
         raise UserError(f"training stopped: {error}. Run the same command to go on from its checkpoint.") from error
+    if not isinstance(outcome, Done) and interrupt.asked.is_set():
+        return None
     if not isinstance(outcome, Done):
         raise UserError(f"training stopped: {outcome.error if outcome else 'no answer'}. Its checkpoints are kept.")
     summary = msgspec.msgpack.decode(outcome.payload, type=TrainSummary)
