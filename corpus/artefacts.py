@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pathlib import Path
 from corpus.errors import UserError
 
 TEMPORARY_SUFFIX = ".tmp"
+_TEMPORARY = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.tmp", re.DOTALL)  # ours alone: a workspace may hold files of others
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> Written:
     Raises:
         UserError: the disk is full or the folder cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
+    temporary = temporary_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
@@ -51,6 +53,11 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> Written:
             raise UserError(reason) from error
         raise
     return Written(path, size_bytes, checksum)
+
+
+def temporary_path(path: Path) -> Path:
+    """A name beside `path` that remove_temporaries knows."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
 
 
 def write_text(path: Path, text: str) -> Written:
@@ -72,6 +79,8 @@ def full_disk(error: BaseException, path: Path) -> str | None:
             os.strerror(code) in text for code in (errno.ENOSPC, errno.EDQUOT)
         ):
             return f"{path}: the disk is full; nothing half-written was kept. Free space there and run again."
+        if number == errno.EFBIG or os.strerror(errno.EFBIG) in text:
+            return f"{path}: may not grow further (`ulimit -f`); nothing half-written was kept. Raise the limit."
         if number in (errno.EACCES, errno.EROFS, errno.EPERM):
             return f"{path}: cannot be written ({os.strerror(number)}). Choose a --workspace that you may write."
         seen = seen.__cause__ or seen.__context__
@@ -86,7 +95,8 @@ def sha256_file(path: Path) -> str:
 
 def remove_temporaries(folder: Path) -> int:
     """Remove what killed writers left below a folder; returns how many files."""
-    stale = [path for path in folder.rglob(f".*{TEMPORARY_SUFFIX}") if path.is_file()]
+    found = folder.rglob(f".*{TEMPORARY_SUFFIX}")
+    stale = [path for path in found if _TEMPORARY.fullmatch(path.name) and path.is_file()]
     for path in stale:
         path.unlink(missing_ok=True)
     return len(stale)

@@ -145,7 +145,7 @@ def selected_rows(workspace: Workspace, plan: BuildPlan) -> pl.DataFrame:
         schema={"category": pl.String, "source": pl.String, "holdout": pl.Boolean, "prefix": pl.Int64},
         orient="row",
     )
-    candidates = pl.scan_parquet(workspace.candidates(plan.candidates_id) / "prompts.parquet")
+    candidates = pl.scan_parquet(workspace.candidates(plan.candidates_id) / "prompts.parquet", glob=False)
     joined = candidates.join(taken.lazy(), on=["category", "source", "holdout"], how="inner", maintain_order="left")
     return joined.filter(pl.col("source_rank") < pl.col("prefix")).drop("prefix").collect()
 
@@ -161,6 +161,7 @@ def refuse_unbuilt(manifest: Manifest) -> None:
         "decontaminate": manifest.decontaminate is not None,
         "mix.unit: response_tokens": manifest.mix.unit != "prompts",
         "mix.shortage: repeat": manifest.mix.shortage == "repeat",
+        "generation.reuse: finished": manifest.generation.reuse == "finished",
     }
     asked |= {
         f"sources[{i}].category: classify": source.category == "classify" for i, source in enumerate(manifest.sources)
@@ -195,7 +196,7 @@ def _candidates(
         body = {"schema_version": 1, "candidates_id": identity_, "pools": keys, "rows": kept.height}
         write_text(folder / "candidates.json", json.dumps(body, indent=1, sort_keys=True))
     light = ["prompt_id", "category", "source", "holdout", "source_rank"]
-    return identity_, pl.read_parquet(folder / "prompts.parquet", columns=light)
+    return identity_, pl.read_parquet(folder / "prompts.parquet", columns=light, glob=False)
 
 
 _VERSION = {"schema_version": "1"}
@@ -271,8 +272,8 @@ def _decide(
         for category in manifest.mix.shares
     }
     weights = {pool.source.name: pool.weight() for pool in pools}
-    if quotas.short:
-        raise UserError(_shortage(manifest, quotas, available))
+    if quotas.short or not any(quotas.rows.values()):
+        raise UserError(_shortage(manifest, available))
     prefixes: dict[tuple[str, str, bool], int] = {}
     notes = []
     for category, rows in sorted(quotas.rows.items()):
@@ -295,18 +296,21 @@ def _decide(
     )  # fmt: skip
 
 
-def _shortage(manifest: Manifest, quotas: selection.Quotas, available: dict[str, int]) -> str:
+def _shortage(manifest: Manifest, available: dict[str, int]) -> str:
     shares = manifest.mix.normalised()
-    fits = selection.plan_quotas(manifest.mix.total, shares, available, rescale=True)
+    wanted = selection.plan_quotas(manifest.mix.total, shares, available, rescale=False)
+    fits = sum(selection.plan_quotas(manifest.mix.total, shares, available, rescale=True).rows.values())
     lines = [f"{manifest.name}: too few prompts; nothing was built."]
     lines.append(f"  {'category':<14}{'wanted':>10}{'available':>11}{'missing':>9}")
     lines += [
-        f"  {name:<14}{quotas.rows[name]:>10,}{available.get(name, 0):>11,}{missing:>9,}"
-        for name, missing in sorted(quotas.short.items())
+        f"  {name:<14}{wanted.rows[name]:>10,}{available.get(name, 0):>11,}{missing:>9,}"
+        for name, missing in sorted(wanted.short.items())
     ]
     lines.append(
-        f"  shortage: rescale would build {sum(fits.rows.values()):,} of {quotas.total:,} prompts with these shares; "
+        f"  shortage: rescale would build {fits:,} of {wanted.total:,} prompts with these shares; "
         "or lower the share, or add a source."
+        if fits
+        else "  Not even one prompt fits these shares: drop the share, or add a source."
     )
     return "\n".join(lines)
 

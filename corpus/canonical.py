@@ -22,8 +22,8 @@ def canonical_json(value: Any) -> str:
     """
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    except ValueError as error:
-        raise RowError("not_json", str(error)) from error
+    except (TypeError, ValueError, RecursionError) as error:  # a date from parquet, NaN, a thousand levels
+        raise RowError("not_json", str(error)[:200]) from error
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

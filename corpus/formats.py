@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from corpus.errors import RowError
 from corpus.manifest import FormatFields
-from corpus.records import Message, Prompt, check_prompt
+from corpus.records import ROLES, Message, Prompt, check_prompt
 
 Row = Mapping[str, Any]
 History = Literal["regenerated", "recorded"] | None
@@ -39,7 +39,7 @@ def recognise(columns: Sequence[str], first: Row) -> str | FormatFields:
     """
     if isinstance(_as_list(first.get("conversations")), list):
         turns = _as_list(first["conversations"])
-        return "sharegpt" if not turns or "from" in turns[0] else "messages"
+        return "messages" if turns and isinstance(turns[0], dict) and "role" in turns[0] else "sharegpt"
     for column in MESSAGES_COLUMNS:
         turns = _as_list(first.get(column))
         if isinstance(turns, list) and (not turns or isinstance(turns[0], dict)):
@@ -155,6 +155,8 @@ def _message(turn: Any) -> Message:
         raise RowError("not_messages", "a turn without role")
     message: Message = {"role": turn["role"], "content": _content(turn.get("content"))}
     calls = _as_list(turn.get("tool_calls"))
+    if calls and not isinstance(calls, list):
+        raise RowError("bad_tool_call", f"tool_calls is {type(calls).__name__}")
     if calls:
         message["tool_calls"] = [_tool_call(call) for call in calls]
     for key in ("name", "tool_call_id"):
@@ -164,6 +166,8 @@ def _message(turn: Any) -> Message:
         message["role"] = "system"
     if message["role"] == "function":
         message["role"] = "tool"
+    if message["role"] not in ROLES:
+        raise RowError("bad_role", str(turn["role"])[:40])
     return message
 
 
@@ -175,7 +179,7 @@ def _tool_call(call: Any) -> dict[str, Any]:
     if isinstance(arguments, str):
         try:
             parsed = json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             parsed = arguments
         arguments = parsed if isinstance(parsed, dict) else arguments
     elif not isinstance(arguments, dict):
@@ -189,7 +193,7 @@ def _tools(value: Any) -> tuple[dict[str, Any], ...]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RowError("bad_tools", "tools is a string that is not JSON") from error
     if isinstance(value, dict):
         value = [value]
@@ -231,6 +235,6 @@ def _as_list(value: Any) -> Any:
     if isinstance(value, str) and value.lstrip()[:1] == "[":
         try:
             return json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return value
     return value

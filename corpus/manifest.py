@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 CATEGORIES = ("coding", "general", "math", "agent", "code-other")
 
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=10**15)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Auto = Literal["auto"]
 
@@ -24,7 +25,12 @@ class Section(BaseModel):
     """The base of every section: frozen, strict about types, no unknown keys."""
 
     model_config = ConfigDict(
-        frozen=True, strict=True, extra="forbid", protected_namespaces=(), use_attribute_docstrings=True
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        use_attribute_docstrings=True,
     )
 
 
@@ -289,7 +295,7 @@ class Engine(Section):
     """Numbers of the KV cache."""
     quantization: str | None = None
     """The engine's quantisation method."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of an engine; the engine's number is added to it. Not part of the recipe."""
     extra: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of the engine, passed as they are."""
@@ -347,7 +353,7 @@ class Training(Section):
     """An embedding row that text never uses; auto finds one that is neither end nor pad."""
     checkpoint_every: Positive = 200
     """Steps between checkpoints; held-out acceptance is measured at each."""
-    seed: int | None = None
+    seed: Seed | None = None
     """Seed of initial weights, anchors and order. Default: the manifest's seed."""
 
 
@@ -356,7 +362,7 @@ class Manifest(Section):
 
     name: Name
     """Name of the run; it labels builds in the ledger."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the order, the holdout excepted."""
     mix: Mix
     """What the corpus must be made of."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -53,7 +54,11 @@ def parse_manifest(text: str, where: str) -> Manifest:
         got = "nothing" if raw is None else type(raw).__name__
         raise UserError(f"{where}: holds {got}; a manifest is a mapping with name, mix, sources and target.")
     try:
-        manifest = Manifest.model_validate_json(json.dumps(raw, default=str))
+        data = json.dumps(raw, ensure_ascii=False, default=str).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"{where}: holds what no manifest can ({_one_line(error)}).") from error
+    try:
+        manifest = Manifest.model_validate_json(data)
     except ValidationError as error:
         raise UserError(_explain(error, raw, where)) from error
     _check_categories(manifest, where)
@@ -90,9 +95,12 @@ def _check_categories(manifest: Manifest, where: str) -> None:
 
 
 def _explain(error: ValidationError, raw: dict[str, Any], where: str) -> str:
-    problems = error.errors(include_url=False)
-    first = min(problems, key=lambda p: (p["type"] != "extra_forbidden", -len(p["loc"])))
-    path = _real_path(first["loc"], raw)
+    found = [(_real_path(p["loc"], raw, p["type"]), p) for p in error.errors(include_url=False)]
+    # a list that lost its only element is then too short as well, and a union fails as each of its members
+    problems = [(path, p) for path, p in found if not any(_is_inside(other, path) for other, _ in found)]
+    path, first = min(problems, key=lambda pair: (pair[1]["type"] != "extra_forbidden", -len(pair[0])))
+    here = [p for other, p in problems if other == path]
+    first = next((p for p in here if p["type"] == "value_error"), first)
     key, got = _dotted(path), _shown(first.get("input"))
     kind = first["type"]
     if kind == "extra_forbidden":
@@ -105,19 +113,27 @@ def _explain(error: ValidationError, raw: dict[str, Any], where: str) -> str:
         line = message if not key or message.startswith(key) else f"{key}: {message}"
         line += "." if not line.endswith(".") else ""
     else:
-        line = f"{key} is {got}; {first['msg'][0].lower()}{first['msg'][1:]}."
-    more = len({_dotted(_real_path(p["loc"], raw)) for p in problems}) - 1
+        expected = dict.fromkeys(f"{p['msg'][0].lower()}{p['msg'][1:]}" for p in here)
+        words = {word for p in here for word in re.findall(r"'([^']*)'", str(p.get("ctx", {}).get("expected", "")))}
+        near = _nearest(first["input"], words) if isinstance(first.get("input"), str) else ""
+        line = f"{key} is {got}; {' or '.join(expected)}.{near}"
+    more = len({_dotted(other) for other, _ in problems}) - 1
     return f"{where}: {line}" + (f" ({more} more)" if more else "")
 
 
-def _real_path(loc: tuple[int | str, ...], raw: Any) -> tuple[int | str, ...]:
+def _is_inside(path: tuple[int | str, ...], outer: tuple[int | str, ...]) -> bool:
+    return len(path) > len(outer) and path[: len(outer)] == outer
+
+
+def _real_path(loc: tuple[int | str, ...], raw: Any, kind: str) -> tuple[int | str, ...]:
     """Only those parts of pydantic's location that stand in the file: it also names union members."""
     path: list[int | str] = []
     here = raw
+    names_an_absent_key = kind in ("missing", "extra_forbidden")
     for i, part in enumerate(loc):
         if isinstance(here, list) and isinstance(part, int) and part < len(here):
             here = here[part]
-        elif isinstance(here, dict) and (part in here or i == len(loc) - 1):
+        elif isinstance(here, dict) and (part in here or (names_an_absent_key and i == len(loc) - 1)):
             here = here.get(part)
         else:
             continue

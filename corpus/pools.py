@@ -86,8 +86,12 @@ def read_pool(workspace: Workspace, resolved: ResolvedSource, chunks: int) -> Po
         body |= {"chunks": have, "complete": full or len(have) == len(resolved.files)}
         write_text(folder / "pool.json", json.dumps(body, indent=1, sort_keys=True))
     used = have[:chunks]
+    known_rows = resolved.rows
+    if known_rows is None and source.dataset:
+        # a weight that grew with the depth would reorder what smaller builds took
+        known_rows = have[0]["rows"] * len(resolved.files)
     return Pool(
-        identity, source, resolved.license, tuple(used), body["complete"] and len(used) == len(have), resolved.rows
+        identity, source, resolved.license, tuple(used), body["complete"] and len(used) == len(have), known_rows
     )
 
 
@@ -96,7 +100,7 @@ def load_chunks(workspace: Workspace, pool: Pool) -> pl.DataFrame:
     import polars as pl
 
     frames = [
-        pl.read_parquet(workspace.pool(pool.pool_id) / f"{number}.parquet").with_columns(
+        pl.read_parquet(workspace.pool(pool.pool_id) / f"{number}.parquet", glob=False).with_columns(
             chunk=pl.lit(number, pl.Int32), file=pl.lit(chunk["file"])
         )
         for number, chunk in enumerate(pool.chunks)

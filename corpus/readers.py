@@ -8,7 +8,9 @@ plain values). Every failure is one line that names source, file and row.
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -22,8 +24,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 BATCH_ROWS = 10_000
+BLOCK_BYTES = 1 << 20
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json", ".csv")
 COMPRESSIONS = (".gz", ".zst")
+BROKEN = (OSError, EOFError, zlib.error)  # how a file that ends or rots in the middle shows itself
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,8 @@ class SourceFile:
 
     name: str
     open: Callable[[], IO[bytes]]
+    errors: tuple[type[BaseException], ...] = ()
+    """What its transport raises beside OSError."""
 
 
 @dataclass
@@ -63,6 +69,7 @@ def read_rows(
         known = ", ".join(SUFFIXES)
         raise UserError(f"source {source}: {file.name}: files of this kind are not read; {known} (.gz, .zst) are.")
     at = f"source {source}: {file.name}"
+    broken: tuple[type[BaseException], ...] = (*BROKEN, *file.errors)
     try:
         with file.open() as raw:
             if kind[0] in (".parquet", ".csv"):
@@ -74,7 +81,7 @@ def read_rows(
                 yield from _where(rows, at, where, counts)
     except FileNotFoundError as error:
         raise UserError(f"{at}: no such file any more.") from error
-    except (OSError, EOFError) as error:
+    except broken as error:
         raise UserError(f"{at}: cannot be read to its end ({_first_line(error)}). Fetch the file again.") from error
 
 
@@ -85,10 +92,10 @@ def _frame_rows(
 
     try:
         if kind[0] == ".parquet":
-            frame = pl.read_parquet(raw, glob=False)
+            frame = pl.read_parquet(_decompressed(raw, kind[1]).read() if kind[1] else raw, glob=False)
         else:
             frame = pl.read_csv(_decompressed(raw, kind[1]).read(), infer_schema=False)
-    except (pl.exceptions.PolarsError, OSError, EOFError) as error:
+    except (pl.exceptions.PolarsError, *BROKEN) as error:
         what = kind[0].lstrip(".")
         raise UserError(f"{at}: not a readable {what} file ({_first_line(error)}). Fetch it again.") from error
     frame = frame.with_row_index("__row")
@@ -104,14 +111,14 @@ def _json_lines(stream: IO[bytes], at: str) -> Iterator[tuple[int, dict[str, Any
         for number, line in enumerate(stream):
             if line.strip():
                 yield number, _json_row(line, at, number)
-    except (OSError, EOFError) as error:
+    except BROKEN as error:
         raise UserError(f"{at}: breaks off after row {number} ({_first_line(error)}). Fetch the file again.") from error
 
 
 def _json_row(line: bytes, at: str, number: int) -> dict[str, Any]:
     try:
         row = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         try:
             row = json.loads(line)  # accepts lone surrogates, which then are a drop and not a dead run
         except (ValueError, RecursionError) as error:
@@ -126,7 +133,7 @@ def _json_row(line: bytes, at: str, number: int) -> dict[str, Any]:
 def _json_document(stream: IO[bytes], at: str) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         document = json.loads(stream.read())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{at}: not valid JSON ({_first_line(error)}). One object a line belongs in .jsonl.") from error
     if isinstance(document, dict):
         lists = [value for value in document.values() if isinstance(value, list)]
@@ -145,11 +152,18 @@ def _where(
     import polars as pl
 
     while batch := list(islice(rows, BATCH_ROWS)):
-        plain = [{k: v for k, v in row.items() if not isinstance(v, dict | list)} for _, row in batch]
+        plain = [{k: _judged(v) for k, v in row.items() if not isinstance(v, dict | list)} for _, row in batch]
         frame = pl.DataFrame(plain, infer_schema_length=None, strict=False)
-        mask = frame.select(_condition(frame, at, where).fill_null(value=False)).to_series()
+        mask = frame.with_columns(__kept=_condition(frame, at, where).fill_null(value=False))["__kept"]
         counts.left_out += len(batch) - int(mask.sum())
         yield from (item for item, keep in zip(batch, mask, strict=True) if keep)
+
+
+def _judged(value: Any) -> Any:
+    """A plain value as polars can hold it: no lone surrogates, no integer beyond 128 bits."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return float(value) if isinstance(value, int) and value.bit_length() > 127 else value
 
 
 def _condition(frame: pl.DataFrame, at: str, where: str) -> pl.Expr:
@@ -172,8 +186,8 @@ def _decompressed(raw: IO[bytes], compression: str) -> IO[bytes]:
     if compression == ".zst":
         import pyarrow as pa
 
-        stream: IO[bytes] = pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd")
-        return stream
+        # pyarrow's stream gives blocks and no lines
+        return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd"), BLOCK_BYTES)
     return raw
 
 

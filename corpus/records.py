@@ -57,7 +57,9 @@ class Prompt(msgspec.Struct, frozen=True):
         """For each turn, how many of the messages are shown before it."""
         roles = [message["role"] for message in self.messages]
         if self.recorded:
-            ends = [i for i, role in enumerate(roles) if role == "assistant"]
+            # what the assistant said before anybody asked (a greeting) is context alone
+            first = roles.index("user") if "user" in roles else len(roles)
+            ends = [i for i, role in enumerate(roles) if role == "assistant" and i > first]
             return ends + ([len(roles)] if roles[-1] != "assistant" else [])
         users = [i for i, role in enumerate(roles) if role == "user"]
         return [*users[1:], len(roles)] if users else []

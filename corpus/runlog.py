@@ -10,11 +10,14 @@ import json
 import secrets
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from corpus.artefacts import write_atomically, write_text
 from corpus.ledger import ingest
 from corpus.ledger.writer import LedgerWriter
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 FLUSH_EVERY_S = 60.0
 
@@ -42,6 +45,7 @@ class RunLog:
         self._part = 0
         self._flushed = time.monotonic()
         self._write_body()
+        ledger.call(self._ingest)
 
     def event(self, kind: str, message: str) -> None:
         """Note what happened."""
@@ -51,10 +55,11 @@ class RunLog:
         """Note how busy an engine is: sampled_at, running, waiting, tokens_per_s, kv_use."""
         self._rows["engine_samples"].append({"engine": engine, "device": device, **values})
         if time.monotonic() - self._flushed > FLUSH_EVERY_S:
-            self.flush()
+            self._flush()
+            self.ledger.submit(self._ingest)  # the caller is the coordinator's loop: it must not wait
 
-    def flush(self) -> None:
-        """Write what was collected, and enter it."""
+    def _flush(self) -> None:
+        """Write what was collected."""
         import polars as pl
 
         schemas: dict[str, dict[str, Any]] = {
@@ -71,13 +76,16 @@ class RunLog:
                 rows.clear()
         self._part += 1
         self._flushed = time.monotonic()
-        self.ledger.submit(lambda connection: ingest.ingest_run(connection, self.ledger.workspace, self.run_id))
 
     def finish(self, outcome: str) -> None:
         """Write the last of it and how the run ended."""
         self._body |= {"ended_at": datetime.now(UTC).isoformat(), "outcome": outcome}
         self._write_body()
-        self.flush()
+        self._flush()
+        self.ledger.call(self._ingest)
+
+    def _ingest(self, connection: DuckDBPyConnection) -> None:
+        ingest.ingest_run(connection, self.ledger.workspace, self.run_id)
 
     def _write_body(self) -> None:
         write_text(self.folder / "run.json", json.dumps(self._body, indent=1, sort_keys=True))

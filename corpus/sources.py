@@ -13,6 +13,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -87,9 +88,9 @@ def _resolve_local(source: Source, base: Path, digests: FileDigests) -> Resolved
     elif pattern.exists():
         paths, root = [pattern], pattern.parent
     else:
-        paths = sorted(Path(p) for p in glob.glob(str(pattern), recursive=True) if Path(p).is_file())  # noqa: PTH207
-        fixed = [part for part in pattern.parts if not glob.has_magic(part)]
-        root = Path(*pattern.parts[: len(fixed)]) if fixed else base
+        found = glob.glob(cast(str, source.path), root_dir=base, recursive=True)  # noqa: PTH207
+        paths = sorted(path for path in (base / name for name in found) if path.is_file())
+        root = base.joinpath(*takewhile(lambda part: not glob.has_magic(part), Path(cast(str, source.path)).parts))
     if not paths:
         known = ", ".join(SUFFIXES)
         raise UserError(f"{at}: path {source.path}: no file there ({pattern}); {known} ({', '.join(COMPRESSIONS)}).")
@@ -110,17 +111,17 @@ def _open_local(path: Path) -> IO[bytes]:
 def _resolve_hub(source: Source) -> ResolvedSource:
     """Resolve a Hub dataset through `datasets`, which knows cards, configurations and naming patterns."""
     from huggingface_hub import HfApi, HfFileSystem
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.utils import httpx
 
     at = f"source {source.name}: dataset {source.dataset}"
     try:
         info = HfApi().dataset_info(cast(str, source.dataset), revision=source.revision)
-    except (HfHubHTTPError, OSError, ValueError) as error:
+    except (httpx.HTTPError, OSError, ValueError) as error:
         raise UserError(f"{at}: {_hub_problem(error, source)}") from error
     commit = str(info.sha)
     try:
         names, rows = _hub_files(source, commit)
-    except (HfHubHTTPError, OSError, ValueError) as error:
+    except (httpx.HTTPError, OSError, ValueError) as error:
         raise UserError(f"{at}: {_hub_problem(error, source)}") from error
     known = [name for name in names if file_kind(name)]
     if not known:
@@ -128,7 +129,8 @@ def _resolve_hub(source: Source) -> ResolvedSource:
     file_system = HfFileSystem()
     prefix = f"datasets/{source.dataset}@{commit}/"
     files = tuple(
-        SourceFile(name, partial(cast(Any, file_system.open), prefix + name, "rb")) for name in in_reading_order(known)
+        SourceFile(name, partial(cast(Any, file_system.open), prefix + name, "rb"), (httpx.HTTPError,))
+        for name in in_reading_order(known)
     )
     card = getattr(info, "card_data", None)
     licence = source.license or (card.get("license") if card is not None else None)

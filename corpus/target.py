@@ -55,7 +55,7 @@ class ResolvedTarget:
 
 
 def resolve_target(target: Target, base: Path, digests: FileDigests) -> ResolvedTarget:
-    """Find the target; relative paths are taken from the manifest's folder.
+    """Find the target; relative paths are taken from the manifest's folder. Of a Hub model, all but the weights.
 
     Raises:
         UserError: there is no such model, or its folder lacks weights, tokenizer or template.
@@ -68,9 +68,21 @@ def resolve_target(target: Target, base: Path, digests: FileDigests) -> Resolved
         _check_folder(folder, target.model)
         revision = _folder_digest(folder, digests)
     else:
-        folder, revision = _from_hub(target)
-        _check_folder(folder, target.model)
+        folder, revision = _from_hub(target, weights=False)
     return ResolvedTarget(target, revision, folder, _template(target, base, folder), _tokenizer_hash(folder, digests))
+
+
+def fetch_weights(resolved: ResolvedTarget, base: Path) -> None:
+    """Bring a Hub model's weights to this machine, into the folder that is resolved already.
+
+    Raises:
+        UserError: the Hub refuses, or files are missing.
+    """
+    target = resolved.target
+    if is_gguf_target(target.model) or (base / target.model).expanduser().is_dir():
+        return
+    folder, _ = _from_hub(target.model_copy(update={"revision": resolved.revision}), weights=True)
+    _check_folder(folder, target.model)
 
 
 class Renderer:
@@ -119,19 +131,19 @@ class Renderer:
         return ids
 
 
-def _from_hub(target: Target) -> tuple[Path, str]:
+def _from_hub(target: Target, weights: bool) -> tuple[Path, str]:
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
-        HfHubHTTPError,
         HFValidationError,
         RepositoryNotFoundError,
     )
+    from huggingface_hub.utils import httpx
 
     at = f"target {target.model}"
     try:
         revision = str(HfApi().model_info(target.model, revision=target.revision).sha)
-        patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+        patterns = ["*.json", "*.model", "*.txt", "*.jinja", *(["*.safetensors"] if weights else [])]
         return Path(snapshot_download(target.model, revision=revision, allow_patterns=patterns)), revision
     except GatedRepoError as error:
         page = f"https://huggingface.co/{target.model}"
@@ -142,7 +154,7 @@ def _from_hub(target: Target) -> tuple[Path, str]:
         raise UserError(
             f"{at}: neither a folder here nor a model on the Hub (a private one needs HF_TOKEN)."
         ) from error
-    except (HfHubHTTPError, OSError, ValueError) as error:
+    except (httpx.HTTPError, OSError, ValueError) as error:
         first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise UserError(
             f"{at}: no such folder, and the Hub cannot be asked ({first}). Is the Hub reachable (HF_ENDPOINT)?"

@@ -7,6 +7,7 @@ name order: for one response_id the lowest shard and row win.
 
 from __future__ import annotations
 
+import glob
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,7 +49,7 @@ def ingest_pool(connection: Connection, workspace: Workspace, pool_id: str) -> N
             connection.execute(
                 "INSERT INTO source_rows SELECT ?, ?::INTEGER, ?, row_index, upstream_id, upstream_label, "
                 "prompt_id, reason, detail FROM read_parquet(?)",
-                [pool_id, number, chunk["file"], str(folder / f"{number}.parquet")],
+                [pool_id, number, chunk["file"], _literal(folder / f"{number}.parquet")],
             )
 
 
@@ -60,22 +61,22 @@ def ingest_candidates(connection: Connection, workspace: Workspace, candidates_i
     connection.execute(
         "INSERT INTO prompts SELECT ?, prompt_id, source, category, holdout, source_rank, turns, prompt_chars, "
         "prompt_tokens FROM read_parquet(?)",
-        [candidates_id, str(folder / "prompts.parquet")],
+        [candidates_id, _literal(folder / "prompts.parquet")],
     )
     connection.execute(
         "INSERT INTO drops SELECT ?, source, pool_id, chunk, file, row_index, prompt_id, reason, detail, "
         "winner_prompt_id, winner_source FROM read_parquet(?)",
-        [candidates_id, str(folder / "drops.parquet")],
+        [candidates_id, _literal(folder / "drops.parquet")],
     )
     connection.execute(
         "INSERT INTO prompt_sources SELECT ?, prompt_id, source, pool_id, chunk, file, row_index, upstream_id, true "
         "FROM read_parquet(?)",
-        [candidates_id, str(folder / "prompts.parquet")],
+        [candidates_id, _literal(folder / "prompts.parquet")],
     )
     connection.execute(
         "INSERT INTO prompt_sources SELECT ?, d.prompt_id, d.source, d.pool_id, d.chunk, d.file, d.row_index, "
         "d.upstream_id, false FROM read_parquet(?) d WHERE d.prompt_id IN (SELECT prompt_id FROM read_parquet(?))",
-        [candidates_id, str(folder / "drops.parquet"), str(folder / "prompts.parquet")],
+        [candidates_id, _literal(folder / "drops.parquet"), _literal(folder / "prompts.parquet")],
     )
 
 
@@ -83,7 +84,7 @@ def ingest_build(connection: Connection, workspace: Workspace, build_id: str) ->
     """builds/<build_id>/: shares, sources, and the prefixes that every round takes."""
     folder = workspace.build(build_id)
     build = _json(folder / "build.json")
-    candidates = str(workspace.candidates(build["candidates_id"]) / "prompts.parquet")
+    candidates = _literal(workspace.candidates(build["candidates_id"]) / "prompts.parquet")
     for table in ("sources", "build_targets", "selections"):
         connection.execute(f"DELETE FROM {table} WHERE build_id = ?", [build_id])
     for source in build["sources"]:
@@ -99,7 +100,7 @@ def ingest_build(connection: Connection, workspace: Workspace, build_id: str) ->
         JOIN taken t USING (category, source, holdout)
         WHERE p.source_rank < t.prefix GROUP BY ALL
         """,
-        [str(folder / "rounds" / "*.parquet"), build_id, candidates],
+        [f"{_literal(folder / 'rounds')}/*.parquet", build_id, candidates],
     )
     counts = connection.execute(
         "SELECT count(*) FILTER (NOT holdout), count(*) FILTER (holdout) FROM selections WHERE build_id = ?",
@@ -144,34 +145,43 @@ def ingest_response_plan(connection: Connection, workspace: Workspace, build_id:
     connection.execute(
         "INSERT INTO build_responses SELECT ?, response_id, prompt_id, recipe_id, replica, turn, category, source, "
         "holdout FROM read_parquet(?)",
-        [build_id, str(folder / "responses.parquet")],
+        [build_id, _literal(folder / "responses.parquet")],
     )
 
 
 def ingest_response_shard(connection: Connection, path: Path) -> int:
     """responses/<shard>.parquet: every attempt in it; returns its rows.
 
-    A second accepted answer of one response_id (two coordinators' worth of luck) is kept and marked.
+    A second accepted answer of one response_id (two coordinators' worth of luck) is kept and marked; the lowest
+    shard and row are the first, whichever file comes in first.
     """
     connection.execute("DELETE FROM responses WHERE shard = ?", [path.name])
     connection.execute(
         """
         INSERT INTO responses
-        WITH shard AS (SELECT *, file_row_number AS shard_row FROM read_parquet(?, file_row_number = true)),
-        judged AS (
-            SELECT *, state = 'accepted' AND (
-                response_id IN (SELECT response_id FROM responses WHERE state = 'accepted')
-                OR row_number() OVER (PARTITION BY response_id, state ORDER BY shard_row) > 1
-            ) AS second FROM shard
-        )
-        SELECT response_id, prompt_id, recipe_id, replica, turn, attempt,
-               CASE WHEN second THEN 'rejected' ELSE state END, CASE WHEN second THEN 'answered_twice' ELSE reason END,
+        SELECT response_id, prompt_id, recipe_id, replica, turn, attempt, state, reason,
                finish_reason, stop_reason, len(prompt_token_ids), len(token_ids), seed, engine, device,
                to_timestamp(queued_at), to_timestamp(started_at), to_timestamp(first_token_at), to_timestamp(ended_at),
-               run_id, ?, shard_row
-        FROM judged ORDER BY shard_row
+               run_id, ?, file_row_number
+        FROM read_parquet(?, file_row_number = true) ORDER BY file_row_number
         """,
-        [str(path), path.name],
+        [path.name, _literal(path)],
+    )
+    connection.execute(
+        """
+        WITH ranked AS (
+            SELECT shard, shard_row, state, row_number() OVER (PARTITION BY response_id ORDER BY shard, shard_row) AS n
+            FROM responses
+            WHERE (state = 'accepted' OR reason = 'answered_twice')
+              AND response_id IN (SELECT response_id FROM responses WHERE shard = ?)
+        )
+        UPDATE responses SET state = CASE WHEN n = 1 THEN 'accepted' ELSE 'rejected' END,
+                             reason = CASE WHEN n = 1 THEN NULL ELSE 'answered_twice' END
+        FROM ranked
+        WHERE responses.shard = ranked.shard AND responses.shard_row = ranked.shard_row
+          AND (n = 1) <> (ranked.state = 'accepted')
+        """,
+        [path.name],
     )
     rows = connection.execute("SELECT count(*) FROM responses WHERE shard = ?", [path.name]).fetchone()
     count = int(rows[0]) if rows else 0
@@ -235,12 +245,12 @@ def ingest_drafter(connection: Connection, workspace: Workspace, drafter_id: str
     if (folder / "responses.parquet").exists():
         connection.execute(
             "INSERT INTO drafter_responses SELECT ?, response_id FROM read_parquet(?)",
-            [drafter_id, str(folder / "responses.parquet")],
+            [drafter_id, _literal(folder / "responses.parquet")],
         )
     if (folder / "metrics.parquet").exists():
         connection.execute(
             "INSERT INTO train_metrics SELECT ?, step, epoch, metric, category, value FROM read_parquet(?)",
-            [drafter_id, str(folder / "metrics.parquet")],
+            [drafter_id, _literal(folder / "metrics.parquet")],
         )
     if (folder / "acceptance.json").exists():
         for row in _json(folder / "acceptance.json"):
@@ -270,8 +280,13 @@ def ingest_run(connection: Connection, workspace: Workspace, run_id: str) -> Non
         if any(folder.glob(f"{table}-*.parquet")):
             connection.execute(
                 f"INSERT INTO {table} SELECT ?, {columns} FROM read_parquet(?)",
-                [run_id, str(folder / f"{table}-*.parquet")],
+                [run_id, f"{_literal(folder)}/{table}-*.parquet"],
             )
+
+
+def _literal(path: Path) -> str:
+    """A path that read_parquet takes as it is: a folder may well be called "runs [old]"."""
+    return glob.escape(str(path))
 
 
 def _json(path: Path) -> Any:

@@ -6,11 +6,12 @@ nowhere else, and its configuration is locked. The two text views read the parqu
 
 from __future__ import annotations
 
+import glob
 import re
 from typing import TYPE_CHECKING, Any
 
 from corpus.errors import UserError
-from corpus.ledger.writer import migrate
+from corpus.ledger.writer import migrate, refuse_newer
 from corpus.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -32,9 +33,12 @@ def query(workspace: Workspace, sql: str) -> pl.DataFrame:
     statement = readable_statement(sql)
     with connect(workspace) as connection:
         try:
-            return pl.DataFrame(connection.sql(statement).to_arrow_table())
+            table = connection.sql(statement).to_arrow_table()
+            return pl.DataFrame(table.rename_columns(_distinct(table.column_names)))
         except (duckdb.Error, RuntimeError) as error:
             raise UserError(f"sql: {_short(error)}") from error
+        except pl.exceptions.PolarsError as error:
+            raise UserError(f"sql: a column cannot be shown ({_short(error)}). CAST it to VARCHAR.") from error
 
 
 def readable_statement(sql: str) -> str:
@@ -82,10 +86,13 @@ def connect(workspace: Workspace) -> duckdb.DuckDBPyConnection:
         connection = duckdb.connect(str(workspace.snapshot), read_only=True)
     except duckdb.Error as error:
         raise UserError(f"{workspace.snapshot}: cannot be read ({_short(error)}).") from error
+    refuse_newer(connection, str(workspace.snapshot))
     connection.execute("SET TimeZone = 'UTC'")
     for statement in text_views(workspace):
         connection.execute(statement)
-    connection.execute(f"SET allowed_directories = [{_quoted(f'{root}/')}]")
+    # a view's pattern is judged as it is written, the files that it finds by their names
+    allowed = dict.fromkeys((f"{root}/", f"{glob.escape(str(root))}/"))
+    connection.execute(f"SET allowed_directories = [{', '.join(map(_quoted, allowed))}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     return connection
@@ -132,11 +139,23 @@ def text_views(workspace: Workspace) -> list[str]:
 
 
 def _parquet(root: Any, pattern: str) -> str | None:
-    return f"read_parquet({_quoted(f'{root}/{pattern}')})" if any(root.glob(pattern)) else None
+    path = f"{glob.escape(str(root))}/{pattern}"
+    return f"read_parquet({_quoted(path)})" if any(root.glob(pattern)) else None
 
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Names with a number behind those that came before: a join may give two columns one name."""
+    made: list[str] = []
+    for name in names:
+        number, free = 1, name
+        while free in made:
+            number, free = number + 1, f"{name}_{number}"
+        made.append(free)
+    return made
 
 
 def _parse(sql: str) -> list[Any]:

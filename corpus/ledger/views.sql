@@ -10,25 +10,26 @@ WITH trained AS (
 ), captured AS (
     SELECT response_id FROM hidden_rows GROUP BY response_id
 ), stages AS (
-    SELECT build_id, 'target' AS stage, category, NULL AS source, rows, NULL AS prompt_tokens, NULL AS response_tokens
+    SELECT build_id, 'target' AS stage, category, NULL AS source, rows, rows AS prompts, NULL AS prompt_tokens,
+           NULL AS response_tokens
     FROM build_targets
     UNION ALL
-    SELECT s.build_id, 'selected', s.category, s.source, count(*), sum(p.prompt_tokens), NULL
+    SELECT s.build_id, 'selected', s.category, s.source, count(*), count(*), sum(p.prompt_tokens), NULL
     FROM selections s JOIN builds b USING (build_id)
     JOIN prompts p ON p.candidates_id = b.candidates_id AND p.prompt_id = s.prompt_id
     WHERE NOT s.holdout GROUP BY ALL
     UNION ALL
-    SELECT b.build_id, 'generated', b.category, b.source, count(DISTINCT b.response_id), sum(r.prompt_tokens), sum(r.response_tokens)
+    SELECT b.build_id, 'generated', b.category, b.source, count(DISTINCT b.response_id), count(DISTINCT b.prompt_id), sum(r.prompt_tokens), sum(r.response_tokens)
     FROM build_responses b JOIN responses r USING (response_id) WHERE NOT b.holdout AND r.response_tokens > 0 GROUP BY ALL
     UNION ALL
-    SELECT b.build_id, 'accepted', b.category, b.source, count(*), sum(r.prompt_tokens), sum(r.response_tokens)
+    SELECT b.build_id, 'accepted', b.category, b.source, count(*), count(DISTINCT b.prompt_id), sum(r.prompt_tokens), sum(r.response_tokens)
     FROM build_responses b JOIN accepted_responses r USING (response_id) WHERE NOT b.holdout GROUP BY ALL
     UNION ALL
-    SELECT b.build_id, 'captured', b.category, b.source, count(*), sum(r.prompt_tokens), sum(r.response_tokens)
+    SELECT b.build_id, 'captured', b.category, b.source, count(*), count(DISTINCT b.prompt_id), sum(r.prompt_tokens), sum(r.response_tokens)
     FROM build_responses b JOIN accepted_responses r USING (response_id) JOIN captured USING (response_id)
     WHERE NOT b.holdout GROUP BY ALL
     UNION ALL
-    SELECT b.build_id, 'trained', b.category, b.source, count(*), sum(r.prompt_tokens), sum(r.response_tokens)
+    SELECT b.build_id, 'trained', b.category, b.source, count(*), count(DISTINCT b.prompt_id), sum(r.prompt_tokens), sum(r.response_tokens)
     FROM build_responses b JOIN accepted_responses r USING (response_id)
     JOIN trained t ON t.build_id = b.build_id AND t.response_id = b.response_id
     WHERE NOT b.holdout GROUP BY ALL
@@ -36,9 +37,10 @@ WITH trained AS (
 SELECT build_id, stage, category, source, rows::BIGINT AS rows, prompt_tokens::BIGINT AS prompt_tokens,
        response_tokens::BIGINT AS response_tokens,
        rows / sum(rows) OVER (PARTITION BY build_id, stage) AS share_rows,
-       response_tokens / sum(response_tokens) OVER (PARTITION BY build_id, stage) AS share_tokens
+       response_tokens / sum(response_tokens) OVER (PARTITION BY build_id, stage) AS share_tokens,
+       prompts::BIGINT AS prompts, prompts / sum(prompts) OVER (PARTITION BY build_id, stage) AS share_prompts
 FROM stages;
-COMMENT ON VIEW composition IS 'What a build is made of at each stage; shares are parts of one stage. Target has no source';
+COMMENT ON VIEW composition IS 'What a build is made of at each stage, in rows (one a turn), tokens and prompts; shares are parts of one stage. Target and selected count prompts; target has no source';
 
 CREATE OR REPLACE VIEW funnel AS
 WITH origin AS (

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from corpus.artefacts import full_disk, remove_temporaries
+from corpus.artefacts import full_disk, remove_temporaries, temporary_path
 from corpus.errors import UserError
 from corpus.workspace import Workspace
 
@@ -131,7 +131,7 @@ class LedgerWriter:
         import duckdb
 
         started = time.monotonic()
-        temporary = self.workspace.snapshot.with_name(".ledger.snapshot.tmp")
+        temporary = temporary_path(self.workspace.snapshot)
         try:
             self._open_connection().execute("CHECKPOINT")
             subprocess.run(["cp", "--", str(self.workspace.ledger), str(temporary)], check=True, capture_output=True)
@@ -196,15 +196,8 @@ def migrate(connection: duckdb.DuckDBPyConnection, path: str) -> None:
         "CREATE TABLE IF NOT EXISTS schema_migrations "
         "(version INTEGER PRIMARY KEY, name VARCHAR, applied_at TIMESTAMPTZ DEFAULT now())"
     )
-    done = {row[0] for row in connection.execute("SELECT version FROM schema_migrations").fetchall()}
-    known = migrations()
-    newest = max((version for version, _, _ in known), default=0)
-    if done and max(done) > newest:
-        raise UserError(
-            f"{path}: has schema {max(done)}, this draftmill knows {newest}. "
-            "Upgrade draftmill, or choose another --workspace."
-        )
-    for version, name, sql in known:
+    done = refuse_newer(connection, path)
+    for version, name, sql in migrations():
         if version in done:
             continue
         connection.execute("BEGIN")
@@ -212,6 +205,22 @@ def migrate(connection: duckdb.DuckDBPyConnection, path: str) -> None:
         connection.execute("INSERT INTO schema_migrations (version, name) VALUES (?, ?)", [version, name])
         connection.execute("COMMIT")
     connection.execute((resources.files("corpus.ledger") / "views.sql").read_text(encoding="utf-8"))
+
+
+def refuse_newer(connection: duckdb.DuckDBPyConnection, path: str) -> set[int]:
+    """The migrations that a ledger has.
+
+    Raises:
+        UserError: one of them is unknown here: the ledger was written by a newer draftmill.
+    """
+    done = {int(row[0]) for row in connection.execute("SELECT version FROM schema_migrations").fetchall()}
+    newest = max(version for version, _, _ in migrations())
+    if done and max(done) > newest:
+        raise UserError(
+            f"{path}: has schema {max(done)}, this draftmill knows {newest}. "
+            "Upgrade draftmill, or choose another --workspace."
+        )
+    return done
 
 
 def _first_line(error: BaseException) -> str:
