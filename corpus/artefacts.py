@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +44,9 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> Written:
         write(temporary)
         checksum = sha256_file(temporary)
         size_bytes = temporary.stat().st_size
-        _fsync(temporary)
+        sync_path(temporary)
         temporary.replace(path)
-        _fsync(path.parent)
+        sync_path(path.parent)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         reason = full_disk(error, path)
@@ -58,6 +59,33 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> Written:
 def temporary_path(path: Path) -> Path:
     """A name beside `path` that remove_temporaries knows."""
     return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
+
+
+def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:
+    """Let `fill` write files into a temporary folder beside `final`, then put it there in place of what was.
+
+    Raises:
+        UserError: the disk is full or the folder cannot be written.
+    """
+    temporary = final.with_name(f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
+    old = temporary.with_name(f".old{temporary.name}")
+    try:
+        temporary.mkdir(parents=True)
+        fill(temporary)
+        for path in [*temporary.iterdir(), temporary]:
+            sync_path(path)
+        if final.exists():
+            final.rename(old)
+        temporary.rename(final)
+        sync_path(final.parent)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        reason = full_disk(error, final)
+        if reason is not None:
+            raise UserError(reason) from error
+        raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> Written:
@@ -106,7 +134,8 @@ def _write_bytes(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def _fsync(path: Path) -> None:
+def sync_path(path: Path) -> None:
+    """Make a file's bytes, or a folder's entries, survive a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -25,6 +25,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
+from corpus.artefacts import sha256_file, sync_path
 from corpus.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ def ensure_converted(model: str, base: Path, cache_dir: Path | None = None) -> P
     with source.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise UserError(f"target.model {model}: {source} does not begin with 'GGUF'; give a GGUF file")
-    sha256 = _sha256(source)
+    sha256 = sha256_file(source)
     pin = _pin(model, sha256)
     key = hashlib.sha256(f"{sha256}:{CONVERTER_VERSION}".encode()).hexdigest()[:16]
     cache = _cache_root(cache_dir)
@@ -175,7 +176,7 @@ def _fault(folder: Path, sha256: str) -> str | None:
             if path.stat().st_size != expected["size_bytes"]:
                 return f"{name} has {path.stat().st_size} bytes, expected {expected['size_bytes']}"
         for name, expected in files.items():
-            if _sha256(folder / name) != expected["sha256"]:
+            if sha256_file(folder / name) != expected["sha256"]:
                 return f"{name} has another SHA-256 than {RECEIPT} says"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
@@ -204,19 +205,19 @@ def _convert(source: Path, sha256: str, pin: Pin | None, folder: Path) -> None:
         "source": {"name": source.name, "sha256": sha256, "size_bytes": source.stat().st_size},
         "versions": {name: importlib.metadata.version(name) for name in CONVERTS_WITH},
         "files": {
-            path.name: {"sha256": _sha256(path), "size_bytes": path.stat().st_size}
+            path.name: {"sha256": sha256_file(path), "size_bytes": path.stat().st_size}
             for path in sorted(partial.iterdir())
         },
     }
     (partial / RECEIPT).write_text(json.dumps(receipt, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     for path in partial.iterdir():
         path.chmod(0o644)  # safetensors makes its file private, which a shared cache must not be
-        _fsync(path)
-    _fsync(partial)
+        sync_path(path)
+    sync_path(partial)
     if folder.exists():
         shutil.rmtree(folder)
     partial.rename(folder)
-    _fsync(folder.parent)
+    sync_path(folder.parent)
 
 
 def _write_model(source: Path, pin: Pin | None, out: Path) -> None:
@@ -267,16 +268,3 @@ def _restore(model: Any, tokenizer: Any, pin: Pin) -> None:
                 pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=True),
             ]
         )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -96,8 +96,8 @@ class Renderer:
             self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
                 resolved.folder, trust_remote_code=resolved.target.trust_remote_code
             )
-        except (OSError, ValueError, KeyError) as error:
-            first = str(error).splitlines()[0]
+        except Exception as error:  # tokenizers raises Exception itself, transformers whatever a config runs into
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(f"target {resolved.target.model}: its tokenizer cannot be loaded ({first}).") from error
         self.template = resolved.template
 
@@ -167,7 +167,10 @@ def _check_folder(folder: Path, model: str) -> None:
     weights = list(folder.glob("*.safetensors"))
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        needed = set(json.loads(index.read_text())["weight_map"].values())
+        try:
+            needed = set(json.loads(index.read_text())["weight_map"].values())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"target {model}: {index} cannot be read. Fetch it again.") from error
         missing = sorted(needed - {path.name for path in weights})
         if missing:
             raise UserError(f"target {model}: {folder} lacks {len(missing)} weight files, {missing[0]} first.")

@@ -20,36 +20,22 @@ from corpus.errors import RowError, UserError
 from corpus.ledger import ingest
 from corpus.ledger.writer import LedgerWriter
 from corpus.manifest import Manifest
-from corpus.records import Prompt, decode_prompt
 from corpus.responses import Attempt, write_responses
 from corpus.runlog import RunLog
 from corpus.target import Renderer, ResolvedTarget
 from fleet.devices import Device
 from fleet.interrupt import Interrupt
 from fleet.pool import Done, Failed, Pool, PoolError
+from generation.conversation import Conversation
 from generation.judge import budget, judge
 from generation.messages import EngineConfig, EngineReady, EngineSample, GenerateItem, GenerateResult, decode_event
-from generation.plan import Answer, GenerationPlan, Recipe
+from generation.plan import GenerationPlan, Recipe
 
 FLUSH_EVERY_S = 5.0
 FLUSH_ROWS = 5_000
 RENDER_BATCH = 64
 AHEAD_PER_DEVICE = 768
 DRAIN_S = 120.0
-
-
-@dataclass
-class Conversation:
-    """One prompt on its way: what is still to be answered, and what the target has said so far."""
-
-    prompt: Prompt
-    answers: deque[Answer]
-    said: list[str]
-    weight: float
-    attempt: int = 0
-    max_tokens: int = 0
-    prompt_token_ids: list[int] = field(default_factory=list)
-    queued_at: float = 0.0
 
 
 @dataclass
@@ -339,27 +325,3 @@ class GenerationRun:
             engine_number=number,
             device=device.label,
         )
-
-
-def make_conversations(
-    plan: GenerationPlan,
-    texts: dict[str, tuple[str, str | None]],
-    earlier: dict[str, list[str]],
-    expected: Callable[[Answer], float],
-) -> list[Conversation]:
-    """A plan's conversations with their text.
-
-    Args:
-        texts: prompt_id to (messages, tools) as stored.
-        earlier: prompt_id to the accepted answers of the turns before the first that is missing.
-        expected: tokens that an answer is expected to have.
-    """
-    return [
-        Conversation(
-            decode_prompt(*texts[answers[0].prompt_id]),
-            deque(answers),
-            list(earlier.get(answers[0].prompt_id, ())),
-            sum(expected(answer) for answer in answers),
-        )
-        for answers in plan.conversations
-    ]

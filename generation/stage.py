@@ -16,8 +16,8 @@ from corpus.ledger.writer import LedgerWriter, Readable
 from corpus.manifest import Manifest
 from corpus.responses import read_rows_at
 from corpus.target import ResolvedTarget
+from generation.conversation import Conversation, make_conversations
 from generation.plan import Answer, GenerationPlan, plan_generation
-from generation.run import Conversation, make_conversations
 
 if TYPE_CHECKING:
     import polars as pl

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import secrets
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +18,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from corpus.artefacts import TEMPORARY_SUFFIX, full_disk
+from corpus.artefacts import TEMPORARY_SUFFIX, replace_folder
 from corpus.errors import UserError
 
 DRAFTER, OPTIMIZER, STATE = "drafter.safetensors", "optimizer.safetensors", "state.json"
@@ -94,33 +92,6 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step-*") if (path / STATE).is_file())
 
 
-def replace_folder(final: Path, fill: Any) -> None:
-    """Let `fill` write into a temporary folder beside `final`, then put it there in place of what was.
-
-    Raises:
-        UserError: the disk is full or the folder cannot be written.
-    """
-    temporary = final.with_name(f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
-    old = temporary.with_name(f".old{temporary.name}")
-    try:
-        temporary.mkdir(parents=True)
-        fill(temporary)
-        for path in [*temporary.iterdir(), temporary]:
-            _sync(path)
-        if final.exists():
-            final.rename(old)
-        temporary.rename(final)
-        _sync(final.parent)
-    except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        reason = full_disk(error, final)
-        if reason is not None:
-            raise UserError(reason) from error
-        raise
-    finally:
-        shutil.rmtree(old, ignore_errors=True)
-
-
 def _optimizer_tensors(drafter: Any, optimizer: Any) -> dict[str, Any]:
     """Optimiser state by parameter name: "<parameter>|<key>"."""
     names = {id(parameter): name for name, parameter in drafter.named_parameters()}
@@ -142,11 +113,3 @@ def _restore_optimizer(drafter: Any, optimizer: Any, tensors: dict[str, Any]) ->
 
 def _step(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

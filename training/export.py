@@ -15,8 +15,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from corpus.artefacts import replace_folder
 from corpus.errors import UserError
-from training.checkpoint import replace_folder
 from training.dflash import Drafter
 from training.shape import DrafterShape, from_zlab_config, read_target_config, to_zlab_config
 

@@ -10,6 +10,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from corpus.artefacts import replace_folder
 from corpus.errors import UserError
 from corpus.ledger.writer import Readable
 from corpus.workspace import Workspace
@@ -47,10 +48,8 @@ def plan_export(plan: TrainingPlan, out: Path, untrained: bool, ledger: Readable
 
 def copy_export(plan: ExportPlan, workspace: Workspace) -> None:
     """Copy a trained drafter's export."""
-    temporary = plan.out.with_name(f".{plan.out.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    shutil.copytree(workspace.drafter(plan.drafter_id) / "export", temporary)
-    temporary.replace(plan.out)
+    export = workspace.drafter(plan.drafter_id) / "export"
+    replace_folder(plan.out, lambda folder: _copy(export, folder))
 
 
 def write_untrained(plan: ExportPlan, item: TrainItem, workspace: Workspace) -> None:
@@ -72,3 +71,7 @@ def write_untrained(plan: ExportPlan, item: TrainItem, workspace: Workspace) -> 
     finally:
         data.close()
     export_untrained(shape, plan.out, target_dir=item.target_dir, seed=item.seed, dtype=item.export_dtype)
+
+
+def _copy(source: Path, folder: Path) -> None:
+    shutil.copytree(source, folder, dirs_exist_ok=True)

@@ -250,7 +250,7 @@ def test_a_response_shard_beyond_the_limit_of_a_file(world: World, monkeypatch: 
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr(artefacts, "_fsync", no_space)
+        patched.setattr(artefacts, "sync_path", no_space)
         with pytest.raises(UserError, match="the disk is full"):
             write_responses(path, attempts(3))
     assert not list(path.parent.iterdir())

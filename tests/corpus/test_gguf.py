@@ -216,7 +216,7 @@ def test_a_kill_leaves_no_folder_and_the_next_use_clears_what_it_left(
         import os, signal, sys
         from pathlib import Path
         from corpus import gguf
-        gguf._fsync = lambda path: os.kill(os.getpid(), signal.SIGKILL)
+        gguf.sync_path = lambda path: os.kill(os.getpid(), signal.SIGKILL)
         gguf.ensure_converted(sys.argv[1], Path.cwd(), Path(sys.argv[2]))
     """)
     done = subprocess.run([sys.executable, "-c", killed, tiny_gguf, tmp_path], check=False, env=environment())
