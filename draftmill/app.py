@@ -43,7 +43,7 @@ def run_app(arguments: Sequence[str]) -> int:
     from fleet.interrupt import Interrupted
 
     try:
-        app(args=list(arguments), standalone_mode=False)
+        code = app(args=list(arguments), standalone_mode=False)  # of a command that exits, its exit code
     except (UserError, DeviceError) as error:
         sys.stderr.write(f"draftmill: {error}\n")
         return EXIT_USER
@@ -63,4 +63,4 @@ def run_app(arguments: Sequence[str]) -> int:
     except TyperException as error:  # a wrong option or argument
         cast(Any, error).show()
         return EXIT_USER
-    return 0
+    return code if isinstance(code, int) else 0

@@ -6,6 +6,7 @@ with nothing left starts no engine. The stages never import each other: what one
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -45,7 +46,7 @@ def run_all(session: Session, serve: bool) -> None:
         plan = train_stage(session, ledger, build)
         if serve:
             serve_stage(session, ledger, build, None, again=False)
-        _what_next(session, build, plan)
+        _what_next(session, plan)
 
 
 def build_plan(session: Session) -> BuildPlan:
@@ -113,8 +114,8 @@ def generate_stage(
     if not plan.conversations:
         say(f"generate   nothing to do: {plan.accepted:,} answers accepted, {plan.rejected:,} rejected")
         return None
-    for line in plan.lines()[:1]:
-        say(f"generate   {line}; on {', '.join(d.label for d in session.devices)}")
+    done = plan.accepted + plan.rejected
+    say(f"generate   {plan.to_make:,} answers to make, {done:,} of {len(plan.wanted):,} done, on {_devices(session)}")
     prompts = building.selected_rows(session.workspace, build)
     conversations = load_conversations(plan, prompts, ledger)
     log = RunLog(ledger, "generate", build.build_id)
@@ -136,6 +137,11 @@ def generate_stage(
     if summary.interrupted:
         raise StoppedEarly("generation stopped; all answers so far are committed. Run the same command to resume.")
     return summary
+
+
+def _devices(session: Session) -> str:
+    labels = [device.label for device in session.devices]
+    return ", ".join(labels) if len(labels) <= 2 else f"{labels[0]} to {labels[-1]}"
 
 
 def _off_target(session: Session, ledger: Readable, build: BuildPlan) -> list[str]:
@@ -314,15 +320,18 @@ def _logged(log: RunLog, work: Callable[[], T]) -> T:
     return result
 
 
-def _what_next(session: Session, build: BuildPlan, plan: TrainingPlan) -> None:
+def _what_next(session: Session, plan: TrainingPlan) -> None:
     root = session.workspace.root
     export = root / "drafters" / plan.drafter_id / "export"
-    flag = "" if root == Path("workspace") else f" --workspace {root}"
-    say("")
-    say(f"The drafter is in {export}; vLLM serves it with")
+    flag = "" if root == Path("workspace") else f" -w {shlex.quote(str(root))}"
     steps = session.manifest.training.block_size - 1
-    say(f'  --speculative-config \'{{"method": "dflash", "model": "{export}", "num_speculative_tokens": {steps}}}\'')
-    say("Ask what it was made of:")
-    say(f"  draftmill sql{flag} \"FROM composition WHERE build_id = '{build.build_id}'\"")
-    say(f'  draftmill sql{flag} "SELECT category, source, state, shard, hidden_shard FROM provenance LIMIT 5"')
-    say("Then change a share in the manifest and run it again: only what the change adds is generated.")
+    say("")
+    say(f"The drafter is in {export}")
+    say("vLLM serves it beside its target with --speculative-config")
+    say(f'  \'{{"method": "dflash", "num_speculative_tokens": {steps}, "model":')
+    say(f'    "{export}"}}\'')
+    say("Ask what it was made of, and where its rows came from:")
+    say(f"  draftmill sql{flag} \"FROM composition WHERE stage = 'accepted'\"")
+    say(f'  draftmill sql{flag} "SELECT category, dataset, row_index, shard FROM provenance"')
+    say("Then change a share in the manifest and run it again:")
+    say("only what the change adds is generated.")

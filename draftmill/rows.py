@@ -6,8 +6,10 @@ other formats are exact.
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,11 +48,12 @@ def _write(path: Path, text: str) -> None:
 def _csv(rows: pl.DataFrame) -> str:
     import polars as pl
 
-    nested = [name for name, kind in rows.schema.items() if kind.is_nested()]
-    flat = rows.with_columns(
-        pl.col(name).map_elements(lambda value: _plain_json(value.to_list()), return_dtype=pl.String) for name in nested
-    )
-    return str(flat.write_csv())
+    nested = {
+        name: pl.Series(name, [None if v is None else _plain_json(v) for v in rows[name].to_list()], pl.String)
+        for name, kind in rows.schema.items()
+        if kind.is_nested()
+    }
+    return str(rows.with_columns(**nested).write_csv())
 
 
 def _json(rows: pl.DataFrame) -> str:
@@ -61,7 +64,20 @@ def _json(rows: pl.DataFrame) -> str:
 def _plain_json(value: Any) -> str:
     import json
 
-    return json.dumps(value, ensure_ascii=False, default=str)
+    return json.dumps(_jsonable(value), ensure_ascii=False, allow_nan=False, default=str)
+
+
+def _jsonable(value: Any) -> Any:
+    """Numbers as JSON has them: a sum of integers is one, and what is no number is null."""
+    if isinstance(value, dict):
+        return {str(key): _jsonable(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_jsonable(inner) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return value
 
 
 def _table(rows: pl.DataFrame) -> str:

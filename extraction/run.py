@@ -77,8 +77,8 @@ class ExtractionPlan:
         size_gb = self.tokens * self.bytes_per_token / 1e9
         return [
             f"{len(self.rows) + self.captured:,} rows: {self.captured:,} captured, {len(self.rows):,} to capture",
-            f"  layers {', '.join(map(str, self.layer_ids))}{final}, {self.bytes_per_token:,} B a token, "
-            f"{self.tokens:,} tokens, {size_gb:.2f} GB",
+            f"  layers {', '.join(map(str, self.layer_ids))}{final}",
+            f"  {self.tokens:,} tokens of {self.bytes_per_token:,} bytes, {size_gb:.2f} GB",
         ]
 
 

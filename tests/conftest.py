@@ -41,6 +41,11 @@ def smollm2_dir() -> Path:
     return ensure_converted(SMOLLM2, Path.cwd())
 
 
+LLAMA = {
+    "model_type": "llama", "num_hidden_layers": 8, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 64
+}  # fmt: skip
+
+
 class Words:
     """A tokenizer and template without a model: one token a word, its id a checksum."""
 
@@ -150,9 +155,7 @@ class World:
             json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>", "eos_token": "<eos>"})
         )
         (folder / "chat_template.jinja").write_text(template)
-        (folder / "config.json").write_text(
-            json.dumps({"model_type": "llama", "num_hidden_layers": 8, "hidden_size": 4, "vocab_size": len(words)})
-        )
+        (folder / "config.json").write_text(json.dumps({**LLAMA, "vocab_size": len(words)}))
         header = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
         (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
         return folder

@@ -18,6 +18,6 @@ def doctor(workspace: WorkspacePath = DEFAULT_WORKSPACE, devices: Devices = None
 
     checks = examine(workspace, devices)
     for check in checks:
-        typer.echo(f"{check.mark:<5}{check.what:<12}{check.found}")
+        typer.echo(f"{check.mark:<5}{check.what:<14}{check.found}")
     if any(check.mark == "FAIL" for check in checks):
         raise typer.Exit(3)

@@ -164,7 +164,7 @@ def draftmill(world: World, *arguments: str, limit_bytes: int | None = None) -> 
 
     return subprocess.run(
         [sys.executable, "-m", "draftmill", *arguments], capture_output=True, text=True, cwd=world.root, check=False,
-        preexec_fn=limited if limit_bytes is not None else None,  # noqa: PLW1509
+        preexec_fn=limited if limit_bytes is not None else None,
     )  # fmt: skip
 
 
@@ -172,7 +172,7 @@ def nothing_half_named(workspace: Workspace) -> None:
     """Every file that is named can be read; no temporary is left."""
     import polars as pl
 
-    assert not [path for path in workspace.root.rglob(".*.tmp")]
+    assert not list(workspace.root.rglob(".*.tmp"))
     for path in workspace.root.rglob("*.parquet"):
         pl.read_parquet(path)
 
@@ -221,7 +221,8 @@ def check_refused(failed: subprocess.CompletedProcess[str], world: World, said: 
 def attempts(count: int) -> list[Attempt]:
     return [
         Attempt(
-            response_id=f"r{i}", prompt_id="p", recipe_id="r", replica=0, turn=0, attempt=0, state="accepted", reason=None,
+            response_id=f"r{i}", prompt_id="p", recipe_id="r", replica=0, turn=0, attempt=0, state="accepted",
+            reason=None,
             prompt_token_ids=list(os.urandom(200)), token_ids=list(os.urandom(200)), text=os.urandom(400).hex(),
             finish_reason="stop", stop_reason=None, seed=1, engine="e", device="d", queued_at=None, started_at=None,
             first_token_at=None, ended_at=None, run_id="run",

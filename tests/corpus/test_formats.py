@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -282,7 +283,7 @@ def test_every_turn_is_asked_over_a_longer_context_that_ends_before_an_answer(
     prompt = parse_row(row, "messages", history)
     answers = [f"answer {i}" for i in range(prompt.turns)]
     contexts = [prompt.context(i, answers) for i in range(prompt.turns)]
-    for shorter, longer in zip(contexts, contexts[1:], strict=False):
+    for shorter, longer in pairwise(contexts):
         assert longer[: len(shorter)] == shorter
         assert len(longer) > len(shorter)
     assert all(any(message["role"] == "user" for message in context) for context in contexts)

@@ -130,7 +130,7 @@ def test_python_variables_are_no_tables(built: World) -> None:
 
 
 def test_nothing_is_published_yet(world: World) -> None:
-    with pytest.raises(UserError, match="holds no published ledger. Run `draftmill build"):
+    with pytest.raises(UserError, match="holds no published ledger"):
         query(world.workspace, "SELECT 1")
     assert not world.workspace.root.exists()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,7 @@ def test_a_rotten_archive_is_one_line() -> None:
 
 
 def test_a_file_that_is_gone() -> None:
-    gone = SourceFile("x.jsonl", lambda: Path("/nowhere/x.jsonl").open("rb"))
+    gone = SourceFile("x.jsonl", partial(Path("/nowhere/x.jsonl").open, "rb"))
     assert "no such file any more" in refusal(gone)
 
 

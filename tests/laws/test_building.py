@@ -1,4 +1,7 @@
-"""Laws of the build, over real files, pools and candidates: nothing is lost, nothing depends on what must not matter."""
+"""Laws of the build over real files, pools and candidates.
+
+Nothing is lost, and nothing depends on what must not matter: folders, the order of sources, what was read before.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from corpus.sources import FileDigests, resolve_source
 from corpus.workspace import Workspace
 
 World = Any
-FEW = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 row = st.one_of(
     st.integers(0, 25).map(lambda n: {"prompt": f"Question {n}", "kind": "py"}),
