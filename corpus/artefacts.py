@@ -14,13 +14,14 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from corpus.errors import UserError
 
 TEMPORARY_SUFFIX = ".tmp"
-_TEMPORARY = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.tmp", re.DOTALL)  # ours alone: a workspace may hold files of others
+_TEMPORARY = re.compile(r"\..+\.(\d+)-[0-9a-f]{8}\.tmp", re.DOTALL)  # ours alone: a workspace may hold files of others
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> Written:
         temporary.replace(path)
         sync_path(path.parent)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only disk refuses this too, and in the place of what was refused first
+            temporary.unlink(missing_ok=True)
         reason = full_disk(error, path)
         if reason is not None:
             raise UserError(reason) from error
@@ -122,12 +124,26 @@ def sha256_file(path: Path) -> str:
 
 
 def remove_temporaries(folder: Path) -> int:
-    """Remove what killed writers left below a folder; returns how many files."""
-    found = folder.rglob(f".*{TEMPORARY_SUFFIX}")
-    stale = [path for path in found if _TEMPORARY.fullmatch(path.name) and path.is_file()]
+    """Remove what killed writers left below a folder, files and whole folders; returns how many."""
+    stale = [path for path in folder.rglob(f".*{TEMPORARY_SUFFIX}") if _is_stale(path.name)]
     for path in stale:
-        path.unlink(missing_ok=True)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
     return len(stale)
+
+
+def _is_stale(name: str) -> bool:
+    """True for a temporary of ours, unless its writer is at work: a dry run fills pools beside a coordinator."""
+    match = _TEMPORARY.fullmatch(name)
+    if match is None:
+        return False
+    try:
+        running = Path(f"/proc/{match[1]}/cmdline").read_bytes()
+    except OSError:
+        return True
+    return int(match[1]) == os.getpid() or b"draftmill" not in running
 
 
 def _write_bytes(path: Path, data: bytes) -> None:

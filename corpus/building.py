@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpus import identity, selection
-from corpus.artefacts import write_atomically, write_text
+from corpus.artefacts import Written, write_atomically, write_text
 from corpus.canonical import canonical_json
 from corpus.errors import UserError
 from corpus.ledger import ingest
@@ -90,25 +90,24 @@ def plan_build(
     digests.save()
     depth = {source.source.name: 1 if source.source.dataset else len(source.files) for source in resolved}
     while True:
-        pools = [read_pool(workspace, source, depth[source.source.name]) for source in resolved]
-        candidates_id, candidates = _candidates(manifest, workspace, pools, count_tokens, tokenizer)
+        pools = [read_pool(workspace, source, depth[source.source.name], digests) for source in resolved]
+        candidates_id, candidates = _candidates(manifest, workspace, pools, count_tokens, tokenizer, digests)
         quotas = _quotas(manifest, candidates)
         hungry = _deepen(manifest, quotas, pools, resolved)
         if not hungry:
             break
         for name in hungry:
             depth[name] *= 2
-    return _decide(manifest, candidates_id, candidates, quotas, pools)
+    digests.save()
+    return _decide(manifest, workspace, candidates_id, candidates, quotas, pools)
 
 
 def commit_build(plan: BuildPlan, workspace: Workspace, ledger: LedgerWriter) -> bool:
-    """Write the build's files and enter it; True if it is new."""
+    """Write the build's files and enter it, or what of both is gone or damaged; True if it is new."""
     import polars as pl
 
     folder = workspace.build(plan.build_id)
     known = bool(ledger.rows("SELECT 1 FROM builds WHERE build_id = ?", plan.build_id))
-    if known and (folder / "build.json").exists():
-        return False
     rounds = pl.DataFrame(
         [
             {"category": category, "source": source, "holdout": holdout, "prefix": rows, "round": 0}
@@ -118,22 +117,47 @@ def commit_build(plan: BuildPlan, workspace: Workspace, ledger: LedgerWriter) ->
             "category": pl.String, "source": pl.String, "holdout": pl.Boolean, "prefix": pl.Int64, "round": pl.Int32,
         },
     )  # fmt: skip
-    write_atomically(folder / "rounds" / "0.parquet", rounds.write_parquet)
-    write_text(folder / "manifest.lock.yaml", _lock_text(plan))
-    write_text(folder / "build.json", json.dumps(_build_body(plan), indent=1, sort_keys=True))
+    pools = {row[0] for row in ledger.rows("SELECT pool_id FROM pools")}
+    ordered = bool(ledger.rows("SELECT 1 FROM prompts WHERE candidates_id = ? LIMIT 1", plan.candidates_id))
+    whole = _is_written(folder, plan, rounds)
+    if known and whole and ordered and pools >= {pool.pool_id for pool in plan.pools}:
+        return False
+    if known and not whole:
+        log.warning("%s is missing or damaged; it is written again", folder)
+    if not whole:
+        write_atomically(folder / "rounds" / "0.parquet", rounds.write_parquet)
+        write_text(folder / "manifest.lock.yaml", _lock_text(plan))
+        write_text(folder / "build.json", json.dumps(_build_body(plan), indent=1, sort_keys=True))
 
     def enter(connection: Any) -> None:
         for pool in plan.pools:
             ingest.ingest_pool(connection, workspace, pool.pool_id)
-        held = connection.execute(
-            "SELECT 1 FROM prompts WHERE candidates_id = ? LIMIT 1", [plan.candidates_id]
-        ).fetchone()
-        if held is None:
+        if not ordered:
             ingest.ingest_candidates(connection, workspace, plan.candidates_id)
         ingest.ingest_build(connection, workspace, plan.build_id)
 
     ledger.call(enter)
-    return True
+    return not known
+
+
+def _is_written(folder: Path, plan: BuildPlan, rounds: pl.DataFrame) -> bool:
+    """True if the folder describes this build whole."""
+    import polars as pl
+
+    try:
+        body = json.loads((folder / "build.json").read_text())
+        expected = _build_body(plan)
+        same = all(body[key] == expected[key] for key in ("build_id", "candidates_id", "targets", "seed", "total"))
+        datetime.fromisoformat(body["created_at"])
+        return (
+            same
+            and body.keys() == expected.keys()
+            and json.loads((folder / "manifest.lock.yaml").read_text())["build_id"] == plan.build_id
+            and {source["pool_id"] for source in body["sources"]} == {pool.pool_id for pool in plan.pools}
+            and pl.read_parquet(folder / "rounds" / "0.parquet", glob=False).equals(rounds)
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, pl.exceptions.PolarsError):
+        return False
 
 
 def selected_rows(workspace: Workspace, plan: BuildPlan) -> pl.DataFrame:
@@ -163,9 +187,12 @@ def refuse_unbuilt(manifest: Manifest) -> None:
         "mix.shortage: repeat": manifest.mix.shortage == "repeat",
         "generation.reuse: finished": manifest.generation.reuse == "finished",
     }
-    asked |= {
-        f"sources[{i}].category: classify": source.category == "classify" for i, source in enumerate(manifest.sources)
-    }
+    for i, source in enumerate(manifest.sources):
+        if source.category == "classify":
+            raise UserError(
+                f"{manifest.name}: sources[{i}] ({source.name}) needs a category in this version: one of "
+                f"{', '.join(sorted(manifest.mix.shares))}, or {{column: …, map: {{…}}}}; classify is not built yet."
+            )
     asked |= {f"sources[{i}].trust_remote_code": source.trust_remote_code for i, source in enumerate(manifest.sources)}
     for key, is_asked in asked.items():
         if is_asked:
@@ -178,6 +205,7 @@ def _candidates(
     pools: list[Pool],
     count_tokens: TokenCounter | None,
     tokenizer: str | None,
+    digests: FileDigests,
 ) -> tuple[str, pl.DataFrame]:
     import polars as pl
 
@@ -185,21 +213,43 @@ def _candidates(
     needs_tokens = manifest.filters.prompt_tokens is not None
     identity_ = identity.candidates_id(manifest, keys, tokenizer if needs_tokens else None)
     folder = workspace.candidates(identity_)
-    if not (folder / "candidates.json").exists():
-        kept, dropped = _select(manifest, workspace, pools, count_tokens if needs_tokens else None)
-        write_atomically(
-            folder / "prompts.parquet", lambda path: kept.write_parquet(path, compression_level=1, metadata=_VERSION)
-        )
-        write_atomically(
-            folder / "drops.parquet", lambda path: dropped.write_parquet(path, compression_level=1, metadata=_VERSION)
-        )
-        body = {"schema_version": 1, "candidates_id": identity_, "pools": keys, "rows": kept.height}
+    if not _are_ordered(folder, identity_, digests):
+        selected = _select(manifest, workspace, pools, count_tokens if needs_tokens else None)
+        frames = dict(zip(CANDIDATE_FILES, selected, strict=True))
+        marks = {name: _write_frame(folder / name, frame).sha256 for name, frame in frames.items()}
+        for name, sha256 in marks.items():
+            digests.remember(folder / name, sha256)
+        rows = frames["prompts.parquet"].height
+        body = {"schema_version": 1, "candidates_id": identity_, "pools": keys, "rows": rows, "files": marks}
         write_text(folder / "candidates.json", json.dumps(body, indent=1, sort_keys=True))
     light = ["prompt_id", "category", "source", "holdout", "source_rank"]
     return identity_, pl.read_parquet(folder / "prompts.parquet", columns=light, glob=False)
 
 
 _VERSION = {"schema_version": "1"}
+CANDIDATE_FILES = ("prompts.parquet", "drops.parquet")
+
+
+def _write_frame(path: Path, frame: pl.DataFrame) -> Written:
+    return write_atomically(path, lambda to: frame.write_parquet(to, compression_level=1, metadata=_VERSION))
+
+
+def _are_ordered(folder: Path, candidates_id: str, digests: FileDigests) -> bool:
+    """True if these candidates are there, whole; what is damaged is made again, and is the same."""
+    path = folder / "candidates.json"
+    try:
+        body = json.loads(path.read_text())
+        files = body["files"]
+        whole = body["candidates_id"] == candidates_id and all(
+            digests.is_whole(folder / name, files[name]) for name in CANDIDATE_FILES
+        )
+    except FileNotFoundError:
+        return False
+    except (ValueError, KeyError, TypeError):
+        whole = False
+    if not whole:
+        log.warning("%s is damaged or of an older draftmill; it is made again", folder)
+    return whole
 
 
 def _select(
@@ -261,7 +311,12 @@ def _deepen(
 
 
 def _decide(
-    manifest: Manifest, candidates_id: str, candidates: pl.DataFrame, quotas: selection.Quotas, pools: list[Pool]
+    manifest: Manifest,
+    workspace: Workspace,
+    candidates_id: str,
+    candidates: pl.DataFrame,
+    quotas: selection.Quotas,
+    pools: list[Pool],
 ) -> BuildPlan:
     counts: dict[tuple[str, str, bool], int] = {
         (category, source, holdout): rows
@@ -273,7 +328,7 @@ def _decide(
     }
     weights = {pool.source.name: pool.weight() for pool in pools}
     if quotas.short or not any(quotas.rows.values()):
-        raise UserError(_shortage(manifest, available))
+        raise UserError(f"{_shortage(manifest, available)}\n{_losses(workspace, candidates_id, pools)}")
     prefixes: dict[tuple[str, str, bool], int] = {}
     notes = []
     for category, rows in sorted(quotas.rows.items()):
@@ -313,6 +368,19 @@ def _shortage(manifest: Manifest, available: dict[str, int]) -> str:
         else "  Not even one prompt fits these shares: drop the share, or add a source."
     )
     return "\n".join(lines)
+
+
+def _losses(workspace: Workspace, candidates_id: str, pools: list[Pool]) -> str:
+    """What became of the rows that are no candidates: the first thing to look at when prompts run short."""
+    import polars as pl
+
+    unread = [load_chunks(workspace, pool).select("reason").drop_nulls() for pool in pools]
+    dropped = pl.read_parquet(workspace.candidates(candidates_id) / "drops.parquet", columns=["reason"], glob=False)
+    counts = pl.concat([*unread, dropped]).group_by("reason").len().sort(["len", "reason"], descending=[True, False])
+    read, left_out = sum(pool.rows for pool in pools), sum(c["left_out"] for pool in pools for c in pool.chunks)
+    reasons = [f"{count:,} {reason}" for reason, count in counts.iter_rows()]
+    reasons += [f"{left_out:,} left out by where"] if left_out else []
+    return f"  Of {read + left_out:,} rows: {', '.join(reasons) or 'none was dropped'}."
 
 
 def _build_body(plan: BuildPlan) -> dict[str, Any]:

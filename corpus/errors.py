@@ -12,6 +12,10 @@ class UserError(Exception):
     """A person must act: the message is one line, printed without a traceback, exit code 2."""
 
 
+class DamagedError(UserError):
+    """A file of ours is not what was written: cut, changed, or of something else."""
+
+
 class RowError(Exception):
     """One row cannot be used. `reason` is its code in the drops table, `detail` what was seen."""
 

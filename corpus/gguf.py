@@ -28,7 +28,7 @@ from typing import Any
 from corpus.artefacts import sha256_file, sync_path
 from corpus.errors import UserError
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("draftmill")
 
 CONVERTER_VERSION = 1  # part of the folder's name: raise it when the same file would be written differently
 RECEIPT = "draftmill-conversion.json"
@@ -197,7 +197,7 @@ def _convert(source: Path, sha256: str, pin: Pin | None, folder: Path) -> None:
     partial = folder.parent / f".{folder.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
-    log.info("converting %s to %s, once; this takes about half a minute", source, folder)
+    log.info("converting %s once, into %s", source.name, folder)
     _write_model(source, pin, partial)
     receipt = {
         "converter_version": CONVERTER_VERSION,
@@ -224,6 +224,9 @@ def _write_model(source: Path, pin: Pin | None, out: Path) -> None:
     """Dequantise `source` into bfloat16 safetensors with its config, generation config and tokenizer."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GgufConfig
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()  # one line was logged; three bars say no more
 
     where: dict[str, Any] = {"gguf_file": source.name, "local_files_only": True}
     try:

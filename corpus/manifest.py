@@ -8,6 +8,7 @@ by the stage that needs it. Defaults live here and nowhere else.
 
 from __future__ import annotations
 
+import fractions
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -40,11 +41,11 @@ class Mix(Section):
     total: Positive
     """Prompts in the build (with unit: response_tokens, generated tokens)."""
     unit: Literal["prompts", "response_tokens"] = "prompts"
-    """What total and shares count: prompts, or response_tokens planned from measured means."""
+    """What total and shares count: prompts, or response_tokens planned from measured means (not in this version)."""
     shares: dict[Name, Annotated[float, Field(gt=0)]] = Field(min_length=1)
     """Weight of each category. They are normalised to sum to one, and the build says so."""
     shortage: Literal["fail", "rescale", "repeat"] = "fail"
-    """When a category has too few prompts: fail with a table, rescale (total shrinks and shares hold), or repeat prompts as replicas that are sampled anew."""
+    """When a category has too few prompts: fail with a table, rescale (total shrinks and shares hold), or repeat prompts as replicas that are sampled anew (repeat is not in this version)."""
     max_repeats: Positive = 4
     """With shortage: repeat, the most replicas of one prompt."""
     tolerance: Annotated[float, Field(ge=0, le=100)] = 0.5
@@ -54,8 +55,9 @@ class Mix(Section):
 
     def normalised(self) -> dict[str, float]:
         """Shares that sum to one, by category name."""
-        whole = sum(self.shares.values())
-        return {name: weight / whole for name, weight in sorted(self.shares.items())}
+        exact = {name: fractions.Fraction(weight) for name, weight in sorted(self.shares.items())}
+        whole = sum(exact.values())
+        return {name: float(weight / whole) for name, weight in exact.items()}
 
 
 class CategoryByColumn(Section):
@@ -103,11 +105,11 @@ class Source(Section):
     format: Format | FormatFields = "auto"
     """Shape of the rows: auto looks and records what it found."""
     where: str | None = None
-    """SQL expression over the source's own columns, as polars' sql_expr reads it; other rows are counted and left out."""
+    """SQL expression over the source's own columns, as polars' sql_expr reads it; other rows are counted and left out. CSV columns are text: cast them."""
     limit: Positive | None = None
     """Most rows to read, counted after where."""
     category: Name | CategoryByColumn = "classify"
-    """A category name, {column, map, default}, or classify (keywords and structure)."""
+    """A category name, or {column, map, default}. (classify, by keywords and structure, is not in this version: name one.)"""
     weight: Annotated[float, Field(gt=0)] | None = None
     """Weight among the sources of one category. Default: the rows that the source has."""
     priority: int = 0
@@ -117,12 +119,14 @@ class Source(Section):
     license: str | None = None
     """Licence, recorded with every row. Default: what the dataset's card says."""
     trust_remote_code: bool = False
-    """Let the dataset's own Python code run. Recorded in the ledger."""
+    """Let the dataset's own Python code run. Recorded in the ledger. (Not in this version.)"""
 
     @model_validator(mode="after")
     def _one_origin(self) -> Source:
-        if (self.dataset is None) == (self.path is None):
+        if (self.dataset is None) == (self.path is None) or "" in (self.dataset, self.path):
             raise ValueError("needs exactly one of dataset and path")
+        if not -(2**31) <= self.priority < 2**31:
+            raise ValueError("priority must fit into 32 bits")
         return self
 
 
@@ -163,7 +167,7 @@ class Dedup(Section):
     exact: bool = True
     """Drop prompts whose shown text is equal after NFC, case folding and white-space collapse."""
     near: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Drop prompts whose user turns have at least this verified Jaccard estimate."""
+    """Drop prompts whose user turns have at least this verified Jaccard estimate. (Not in this version.)"""
 
 
 class EvalSet(Section):
@@ -266,7 +270,7 @@ class Generation(Section):
     by_category: dict[Name, CategoryGeneration] = Field(default_factory=dict)
     """Overrides by category."""
     reuse: Literal["recipe", "finished"] = "recipe"
-    """recipe: only answers of the same effective recipe; finished: also answers that stopped by themselves under a smaller max_tokens."""
+    """recipe: only answers of the same effective recipe; finished: also answers that stopped by themselves under a smaller max_tokens (not in this version)."""
 
     def for_category(self, category: str) -> CategoryGeneration:
         """The values in force for one category, every key set but temperature."""
@@ -336,7 +340,7 @@ class Training(Section):
     labels: Literal["auto", "teacher", "sampled", "kl"] = "auto"
     """What a slot must predict: the target's arg max, the sampled token, or the target's distribution. auto: teacher for greedy rows, else sampled."""
     feed: Literal["shards", "live"] = "shards"
-    """Train from hidden-state shards, or fed live by target workers."""
+    """Train from hidden-state shards, or fed live by target workers (live is not in this version)."""
     epochs: Positive = 6
     """Passes over the training rows; anchors are drawn anew in each."""
     tokens_per_batch: Annotated[int, Field(ge=16)] | Auto = "auto"
@@ -373,7 +377,7 @@ class Manifest(Section):
     dedup: Dedup = Dedup()
     """Which prompts are too alike."""
     decontaminate: Decontaminate | None = None
-    """Which evaluation sets must not leak in."""
+    """Which evaluation sets must not leak in. (Not in this version.)"""
     target: Target
     """The model that answers."""
     generation: Generation = Generation()

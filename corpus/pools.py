@@ -8,6 +8,7 @@ reason, so that read = kept + dropped can be counted.
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,14 +20,19 @@ from corpus.identity import pool_id
 from corpus.manifest import CategoryByColumn, FormatFields, Source
 from corpus.readers import ReadCounts, read_rows
 from corpus.records import encode_messages, likeness_key
-from corpus.sources import ResolvedSource
+from corpus.sources import FileDigests, ResolvedSource
 from corpus.workspace import Workspace
 
 if TYPE_CHECKING:
     import polars as pl
 
+log = logging.getLogger("draftmill")
+
 SCHEMA_VERSION = 1
-FORMAT_SAMPLE_ROWS = 1
+POOL_KEYS = {
+    "dataset", "config", "split", "revision", "format", "license", "where", "limit", "complete", "trust_remote_code"
+}  # fmt: skip
+CHUNK_KEYS = {"file", "rows", "left_out", "sha256"}
 
 
 @dataclass(frozen=True)
@@ -50,8 +56,8 @@ class Pool:
         return self.source.weight or float(self.known_rows or self.rows or 1)
 
 
-def read_pool(workspace: Workspace, resolved: ResolvedSource, chunks: int) -> Pool:
-    """A pool of at least `chunks` chunks, or all that there are; only what is missing is read.
+def read_pool(workspace: Workspace, resolved: ResolvedSource, chunks: int, digests: FileDigests | None = None) -> Pool:
+    """A pool of at least `chunks` chunks, or all that there are; only what is missing or damaged is read.
 
     Raises:
         UserError: a file cannot be read, or its rows have no known shape.
@@ -59,7 +65,8 @@ def read_pool(workspace: Workspace, resolved: ResolvedSource, chunks: int) -> Po
     source = resolved.source
     identity = pool_id(source, resolved.revision, [file.name for file in resolved.files])
     folder = workspace.pool(identity)
-    body = _known(folder, identity)
+    digests = digests or FileDigests(workspace.cache / "digests.json")
+    body = _known(folder, identity, digests)
     if body is None:
         body = {
             "schema_version": SCHEMA_VERSION,
@@ -81,6 +88,7 @@ def read_pool(workspace: Workspace, resolved: ResolvedSource, chunks: int) -> Po
     while not body["complete"] and len(have) < chunks:
         rows_before = sum(chunk["rows"] for chunk in have)
         body["format"], chunk = _read_chunk(folder, resolved, len(have), body["format"], rows_before)
+        digests.remember(folder / f"{len(have)}.parquet", chunk["sha256"])
         have.append(chunk)
         full = source.limit is not None and rows_before + chunk["rows"] >= source.limit
         body |= {"chunks": have, "complete": full or len(have) == len(resolved.files)}
@@ -127,16 +135,26 @@ def chunk_schema() -> dict[str, Any]:
     }
 
 
-def _known(folder: Path, identity: str) -> dict[str, Any] | None:
+def _known(folder: Path, identity: str, digests: FileDigests) -> dict[str, Any] | None:
+    """What pool.json says, cut before the first chunk that is not what was written; None to read from the start.
+
+    A pool is its identity's rows, so what is read again is what was there.
+    """
     try:
         body: dict[str, Any] = json.loads((folder / "pool.json").read_text())
+        chunks = list(body["chunks"])
+        if body["pool_id"] != identity or not all(body.keys() >= POOL_KEYS and c.keys() >= CHUNK_KEYS for c in chunks):
+            raise KeyError("it is of another pool")
+        sums = [(str(chunk["sha256"]), int(chunk["rows"]) + int(chunk["left_out"])) for chunk in chunks]
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise UserError(f"{folder / 'pool.json'}: not valid JSON. Remove the folder; it is read again.") from error
-    missing = [n for n in range(len(body["chunks"])) if not (folder / f"{n}.parquet").exists()]
-    if missing or body["pool_id"] != identity:
-        raise UserError(f"{folder}: chunk {missing} is missing. Remove the folder; it is read again.")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        log.warning("%s is damaged; the source is read again", folder / "pool.json")
+        return None
+    for number, (sha256, _) in enumerate(sums):
+        if not digests.is_whole(folder / f"{number}.parquet", sha256):
+            log.warning("%s is missing or damaged; it is read again", folder / f"{number}.parquet")
+            return body | {"chunks": chunks[:number], "complete": False}
     return body
 
 
@@ -152,6 +170,7 @@ def _read_chunk(
         used = source.format
     columns: dict[str, list[Any]] = {name: [] for name in chunk_schema()}
     room = None if source.limit is None else source.limit - rows_before
+    missing, seen = _named_columns(source), set[str]()
     for row_index, row in read_rows(file, source.name, source.where, counts):
         if room is not None and len(columns["row_index"]) >= room:
             break
@@ -163,8 +182,17 @@ def _read_chunk(
                     f"source {source.name}: {file.name}: no known format ({error.detail}). "
                     "Say which: format: {fields: {prompt: COLUMN}}."
                 ) from error
+        if missing:
+            missing -= row.keys()
+            seen |= row.keys()
         for name, value in _row_values(row_index, row, used, source).items():
             columns[name].append(value)
+    if missing and seen:
+        known = ", ".join(sorted(seen)[:12])
+        raise UserError(
+            f"source {source.name}: {file.name}: no row has the column {min(missing)} that the manifest names; "
+            f"columns are {known}."
+        )
     frame = pl.DataFrame(columns, schema=chunk_schema())
     written = write_atomically(
         folder / f"{number}.parquet",
@@ -178,6 +206,14 @@ def _read_chunk(
         "size_bytes": written.size_bytes,
         "sha256": written.sha256,
     }
+
+
+def _named_columns(source: Source) -> set[str]:
+    """Columns that the manifest names: not one row without them is a mistake in the manifest."""
+    named = {source.category.column} if isinstance(source.category, CategoryByColumn) else set()
+    if isinstance(source.format, FormatFields):
+        named |= {column for what, column in source.format.fields.items() if what in ("prompt", "messages")}
+    return named
 
 
 def _row_values(row_index: int, row: dict[str, Any], form: str | FormatFields, source: Source) -> dict[str, Any]:

@@ -98,11 +98,12 @@ def _frame_rows(
     except (pl.exceptions.PolarsError, *BROKEN) as error:
         what = kind[0].lstrip(".")
         raise UserError(f"{at}: not a readable {what} file ({_first_line(error)}). Fetch it again.") from error
-    frame = frame.with_row_index("__row")
-    kept = frame.filter(_condition(frame.drop("__row"), at, where)) if where else frame
-    counts.left_out += frame.height - kept.height
-    for row in kept.iter_rows(named=True):
-        yield row.pop("__row"), row
+    if not where:
+        yield from enumerate(frame.iter_rows(named=True))
+        return
+    mask = _mask(frame, at, where)
+    counts.left_out += frame.height - int(mask.sum())
+    yield from zip(mask.arg_true(), frame.filter(mask).iter_rows(named=True), strict=True)
 
 
 def _json_lines(stream: IO[bytes], at: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -123,7 +124,8 @@ def _json_row(line: bytes, at: str, number: int) -> dict[str, Any]:
             row = json.loads(line)  # accepts lone surrogates, which then are a drop and not a dead run
         except (ValueError, RecursionError) as error:
             raise UserError(
-                f"{at}: row {number} is not valid JSON ({_first_line(error)}). Repair the row or remove it."
+                f"{at}: row {number} (line {number + 1}) is not valid JSON "
+                f"({getattr(error, 'msg', None) or _first_line(error)}). Repair the row or remove it."
             ) from error
     if not isinstance(row, dict):
         raise UserError(f"{at}: row {number} holds {type(row).__name__}; an object is expected.")
@@ -154,7 +156,7 @@ def _where(
     while batch := list(islice(rows, BATCH_ROWS)):
         plain = [{k: _judged(v) for k, v in row.items() if not isinstance(v, dict | list)} for _, row in batch]
         frame = pl.DataFrame(plain, infer_schema_length=None, strict=False)
-        mask = frame.with_columns(__kept=_condition(frame, at, where).fill_null(value=False))["__kept"]
+        mask = _mask(frame, at, where)
         counts.left_out += len(batch) - int(mask.sum())
         yield from (item for item, keep in zip(batch, mask, strict=True) if keep)
 
@@ -166,18 +168,20 @@ def _judged(value: Any) -> Any:
     return float(value) if isinstance(value, int) and value.bit_length() > 127 else value
 
 
-def _condition(frame: pl.DataFrame, at: str, where: str) -> pl.Expr:
+def _mask(frame: pl.DataFrame, at: str, where: str) -> pl.Series:
+    """True for each row that `where` keeps."""
     import polars as pl
 
     try:
         condition = pl.sql_expr(where)
         kind = frame.lazy().select(condition).collect_schema().dtypes()[0]
+        if kind == pl.Boolean:
+            mask = frame.with_columns(condition.fill_null(value=False).alias("__kept"))
+            return mask["__kept"]
     except pl.exceptions.PolarsError as error:
         columns = ", ".join(frame.columns[:12])
-        raise UserError(f"{at}: where: {_first_line(error)}. Columns are {columns}.") from error
-    if kind != pl.Boolean:
-        raise UserError(f"{at}: where gives {kind}, a condition (true or false) is expected.")
-    return condition
+        raise UserError(f"{at}: where: {_first_line(error)[:300]}. Columns are {columns}.") from error
+    raise UserError(f"{at}: where gives {kind}, a condition (true or false) is expected.")
 
 
 def _decompressed(raw: IO[bytes], compression: str) -> IO[bytes]:

@@ -101,7 +101,8 @@ def _each_shard(folder: Path, places: Sequence[tuple[str, int]], columns: Sequen
         except (OSError, pl.exceptions.PolarsError) as error:
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(
-                f"{folder / shard}: the ledger names this shard and it cannot be read ({first})."
+                f"{folder / shard}: the ledger names this shard and it cannot be read ({first}). Put it back, or run "
+                "`draftmill ledger rebuild`: its answers are then made again."
             ) from error
         index = pl.Series("shard_row", sorted(rows), dtype=pl.Int64)
         yield frame[index].with_columns(shard=pl.lit(shard), shard_row=index)

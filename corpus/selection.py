@@ -46,7 +46,7 @@ def label_rows(pool: pl.DataFrame, source: Source, categories: list[str]) -> pl.
         category = pl.col("upstream_label").replace_strict(rule.map, default=rule.default, return_dtype=pl.String)
     else:
         category = pl.lit(source.category, pl.String)
-    named = pool.with_columns(category=category, source=pl.lit(source.name), priority=pl.lit(source.priority))
+    named = pool.with_columns(category=category, source=pl.lit(source.name), priority=pl.lit(source.priority, pl.Int64))
     reason = (
         pl.when(pl.col("reason").is_not_null())
         .then(pl.col("reason"))
@@ -174,7 +174,8 @@ def split_quota(quota: int, available: Mapping[str, int], weights: Mapping[str, 
     if not names:
         return {}
     ranks = [np.arange(min(available[name], quota), dtype=np.float64) for name in names]
-    keys = np.concatenate([(rank + 0.5) / weights[name] for name, rank in zip(names, ranks, strict=True)])
+    with np.errstate(over="ignore"):  # beyond all numbers is last, as it should be
+        keys = np.concatenate([(rank + 0.5) / weights[name] for name, rank in zip(names, ranks, strict=True)])
     owner = np.repeat(np.arange(len(names)), [len(rank) for rank in ranks])
     taken = owner[np.lexsort((owner, keys))[:quota]]
     return {name: int(count) for name, count in zip(names, np.bincount(taken, minlength=len(names)), strict=True)}

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from corpus.artefacts import Written, write_atomically
-from corpus.errors import UserError
+from corpus.errors import DamagedError, UserError
 from corpus.layers import to_vllm_ids
 
 SCHEMA_VERSION = 1
@@ -109,6 +109,30 @@ def shard_index(path: Path) -> tuple[ShardMeta, tuple[str, ...], tuple[int, ...]
     return meta, response_ids, tuple(end - start for start, end in itertools.pairwise(offsets))
 
 
+def capture_body(path: Path) -> dict[str, Any]:
+    """What capture.json says of a capture, as far as one of its shards can tell; without torch.
+
+    Raises:
+        UserError: as shard_index.
+    """
+    meta, _, _ = _read_index(path)
+    with path.open("rb") as file:
+        (header_bytes,) = struct.unpack("<Q", file.read(8))
+        hidden_size = json.loads(file.read(header_bytes))["states"]["shape"][2]
+    return {
+        "schema_version": 1,
+        "capture_id": meta.capture_id,
+        "model": meta.target,
+        "revision": meta.revision,
+        "layer_ids": list(meta.layer_ids),
+        "vllm_layer_ids": list(to_vllm_ids(meta.layer_ids)),
+        "final_state": "before_norm" if meta.final_state else "none",
+        "computed_dtype": None,
+        "dtype": meta.dtype,
+        "hidden_size": hidden_size,
+    }
+
+
 class ShardReader:
     """Random access to the rows of one shard; close it, or use it as a context manager.
 
@@ -125,7 +149,7 @@ class ShardReader:
         try:
             self._open: Any = self._stack.enter_context(safe_open(str(path), framework="pt"))
         except (SafetensorError, OSError) as error:
-            raise UserError(_damaged(path, str(error).splitlines()[0])) from error
+            raise DamagedError(_damaged(path, str(error).splitlines()[0])) from error
 
     def __len__(self) -> int:
         return len(self.response_ids)
@@ -165,7 +189,7 @@ def _read_index(path: Path) -> tuple[ShardMeta, tuple[str, ...], list[int]]:
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such shard. Run the extraction again.") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-        raise UserError(_damaged(path, str(error) or type(error).__name__)) from error
+        raise DamagedError(_damaged(path, str(error) or type(error).__name__)) from error
 
 
 def _parse_index(path: Path) -> tuple[ShardMeta, tuple[str, ...], list[int]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -18,7 +19,8 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from corpus.artefacts import sha256_file, write_text
-from corpus.errors import UserError
+from corpus.canonical import digest
+from corpus.errors import RowError, UserError
 from corpus.manifest import Source
 from corpus.readers import COMPRESSIONS, SUFFIXES, SourceFile, file_kind
 
@@ -50,16 +52,20 @@ class FileDigests:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            self._known: dict[str, list[Any]] = json.loads(path.read_text())
-        except (OSError, ValueError):
-            self._known = {}
+        self._known: dict[str, list[Any]] = {}
         self._changed = False
+        try:
+            body = json.loads(path.read_text())
+            if body["of"] == digest("digests", body["files"]):  # a changed digit would name another revision
+                self._known = body["files"]
+        except (OSError, ValueError, KeyError, TypeError, RowError):
+            pass  # it costs only time to make again
 
     def sha256(self, file: Path) -> str:
         """Hex digest of the file's bytes."""
         stat = file.stat()
-        key, mark = str(file.resolve()), [stat.st_size, stat.st_mtime_ns]
+        key = os.fsencode(file.resolve()).decode("utf-8", "backslashreplace")
+        mark = [stat.st_size, stat.st_mtime_ns]
         known = self._known.get(key)
         if known and known[:2] == mark:
             return str(known[2])
@@ -68,10 +74,22 @@ class FileDigests:
         self._changed = True
         return value
 
+    def remember(self, file: Path, sha256: str) -> None:
+        """Note the digest of a file that was just written."""
+        stat = file.stat()
+        key = os.fsencode(file.resolve()).decode("utf-8", "backslashreplace")
+        self._known[key] = [stat.st_size, stat.st_mtime_ns, sha256]
+        self._changed = True
+
+    def is_whole(self, file: Path, sha256: str) -> bool:
+        """True if the file is there and has this digest."""
+        return file.is_file() and self.sha256(file) == sha256
+
     def save(self) -> None:
         """Write what was learnt."""
         if self._changed:
-            write_text(self.path, json.dumps(self._known))
+            write_text(self.path, json.dumps({"of": digest("digests", self._known), "files": self._known}))
+            self._changed = False
 
 
 def in_reading_order(names: list[str]) -> list[str]:
@@ -82,15 +100,11 @@ def in_reading_order(names: list[str]) -> list[str]:
 def _resolve_local(source: Source, base: Path, digests: FileDigests) -> ResolvedSource:
     pattern = base / cast(str, source.path)
     at = f"source {source.name}"
-    if pattern.is_dir():
-        paths = sorted(p for p in pattern.rglob("*") if p.is_file() and file_kind(p.name))
-        root = pattern
-    elif pattern.exists():
-        paths, root = [pattern], pattern.parent
-    else:
-        found = glob.glob(cast(str, source.path), root_dir=base, recursive=True)  # noqa: PTH207
-        paths = sorted(path for path in (base / name for name in found) if path.is_file())
-        root = base.joinpath(*takewhile(lambda part: not glob.has_magic(part), Path(cast(str, source.path)).parts))
+    try:
+        paths, root = _local_paths(pattern, base, cast(str, source.path))
+    except (OSError, ValueError) as error:  # a name that no system takes: too long, or with a null in it
+        first = getattr(error, "strerror", None) or error
+        raise UserError(f"{at}: path {ascii(source.path)[:200]}: cannot be looked at ({first}).") from error
     if not paths:
         known = ", ".join(SUFFIXES)
         raise UserError(f"{at}: path {source.path}: no file there ({pattern}); {known} ({', '.join(COMPRESSIONS)}).")
@@ -102,6 +116,17 @@ def _resolve_local(source: Source, base: Path, digests: FileDigests) -> Resolved
     revision = hashlib.sha256(json.dumps(marks, sort_keys=True).encode()).hexdigest()[:40]
     files = tuple(SourceFile(name, partial(_open_local, by_name[name])) for name in in_reading_order(list(by_name)))
     return ResolvedSource(source, revision, files, source.license, None)
+
+
+def _local_paths(pattern: Path, base: Path, written: str) -> tuple[list[Path], Path]:
+    """Regular files that a path means (a pipe would be waited for), and the folder that their names start at."""
+    if pattern.is_dir():
+        return sorted(path for path in pattern.rglob("*") if path.is_file() and file_kind(path.name)), pattern
+    if pattern.exists():
+        return [pattern] if pattern.is_file() else [], pattern.parent
+    found = glob.glob(written, root_dir=base, recursive=True)  # noqa: PTH207
+    root = base.joinpath(*takewhile(lambda part: not glob.has_magic(part), Path(written).parts))
+    return sorted(path for path in (base / name for name in found) if path.is_file()), root
 
 
 def _open_local(path: Path) -> IO[bytes]:

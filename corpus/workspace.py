@@ -26,6 +26,12 @@ class Workspace:
 
     root: Path
 
+    def __post_init__(self) -> None:
+        """Raises UserError for names that DuckDB does not take as they are."""
+        name = str(self.root.absolute())
+        if "?" in name or (not name.isascii() and name.encode("utf-8", "replace").decode() != name):
+            raise UserError(f"{str(self.root)!a}: a workspace's path may not hold `?` or text that is not UTF-8.")
+
     @property
     def lock(self) -> Path:
         """Who coordinates."""
@@ -75,6 +81,16 @@ class Workspace:
         """Things that cost only time to make again."""
         return self.root / "cache"
 
+    def coordinator(self) -> str | None:
+        """Who writes here now, in words; None if nobody does. Takes no lock: that could refuse a starting run."""
+        try:
+            inode = self.lock.stat().st_ino
+            locks = Path("/proc/locks").read_text().splitlines()
+            held = any("FLOCK" in line and f":{inode} " in line for line in locks)
+            return _owner(self.lock.read_bytes()) if held else None
+        except OSError:
+            return None
+
     @contextmanager
     def coordinate(self, command: str) -> Iterator[None]:
         """Hold the workspace while `command` writes.
@@ -103,7 +119,7 @@ class Workspace:
             os.pwrite(handle, json.dumps(owner).encode(), 0)
             yield
         except OSError as error:
-            full = full_disk(error, self.lock)
+            full = full_disk(error, Path(error.filename) if isinstance(error.filename, str) else self.lock)
             if full is None:
                 raise
             raise UserError(full) from error
@@ -111,12 +127,16 @@ class Workspace:
             os.close(handle)
 
 
-def _busy(root: Path, owner: bytes) -> str:
+def _owner(written: bytes) -> str:
     try:
-        who = json.loads(owner)
-        by = f"`draftmill {who['command']}`, process {who['pid']} on {who['host']}, since {who['since']}"
+        who = json.loads(written)
+        return f"`draftmill {who['command']}`, process {who['pid']} on {who['host']}, since {who['since']}"
     except (ValueError, KeyError, TypeError):
-        by = "another process"
+        return "another process"
+
+
+def _busy(root: Path, written: bytes) -> str:
     return (
-        f"{root}: {by} is writing here; one coordinator at a time. Wait for it, stop it, or choose another --workspace."
+        f"{root}: {_owner(written)} is writing here; one coordinator at a time. "
+        "Wait for it, stop it, or choose another --workspace."
     )

@@ -36,6 +36,8 @@ def query(workspace: Workspace, sql: str) -> pl.DataFrame:
             table = connection.sql(statement).to_arrow_table()
             return pl.DataFrame(table.rename_columns(_distinct(table.column_names)))
         except (duckdb.Error, RuntimeError) as error:
+            if workspace.snapshot.name in str(error) or "Corrupt database file" in str(error):
+                raise _unreadable(workspace, error) from error
             raise UserError(f"sql: {_short(error)}") from error
         except pl.exceptions.PolarsError as error:
             raise UserError(f"sql: a column cannot be shown ({_short(error)}). CAST it to VARCHAR.") from error
@@ -49,6 +51,8 @@ def readable_statement(sql: str) -> str:
     """
     import duckdb
 
+    if sql.encode("utf-8", "replace").decode() != sql:
+        raise UserError("sql: holds text that is not UTF-8.")
     statements = _parse(sql)
     if len(statements) != 1:
         raise UserError(f"sql: got {len(statements)} statements; one SELECT is expected.")
@@ -83,19 +87,31 @@ def connect(workspace: Workspace) -> duckdb.DuckDBPyConnection:
         )
     root = workspace.root.resolve()
     try:
-        connection = duckdb.connect(str(workspace.snapshot), read_only=True)
-    except duckdb.Error as error:
-        raise UserError(f"{workspace.snapshot}: cannot be read ({_short(error)}).") from error
-    refuse_newer(connection, str(workspace.snapshot))
-    connection.execute("SET TimeZone = 'UTC'")
-    for statement in text_views(workspace):
-        connection.execute(statement)
+        connection = duckdb.connect(str(workspace.snapshot.absolute()), read_only=True)
+        refuse_newer(connection, str(workspace.snapshot))
+        connection.execute("SET TimeZone = 'UTC'")
+    except (duckdb.Error, UnicodeError) as error:
+        raise _unreadable(workspace, error) from error
+    for name, statement in text_views(workspace).items():
+        try:
+            connection.execute(statement)
+        except duckdb.Error as error:  # one damaged file must not close the other views: asked, this one says why
+            why = f"{name} cannot be read ({_short(error)})"
+            first = EMPTY_VIEWS[name].replace("NULL::VARCHAR", f"error({_quoted(why)})::VARCHAR", 1)
+            connection.execute(first.removesuffix(" WHERE false"))
     # a view's pattern is judged as it is written, the files that it finds by their names
     allowed = dict.fromkeys((f"{root}/", f"{glob.escape(str(root))}/"))
     connection.execute(f"SET allowed_directories = [{', '.join(map(_quoted, allowed))}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     return connection
+
+
+def _unreadable(workspace: Workspace, error: BaseException) -> UserError:
+    return UserError(
+        f"{workspace.snapshot}: cannot be read ({_short(error)}). Remove it; the next command that writes here, or "
+        "`draftmill ledger rebuild`, publishes it again."
+    )
 
 
 class LedgerReader:
@@ -113,29 +129,40 @@ class LedgerReader:
 
     def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Rows of a SELECT."""
-        return list(self._connection.execute(sql, list(values)).fetchall())
+        import duckdb
+
+        try:
+            return list(self._connection.execute(sql, list(values)).fetchall())
+        except duckdb.Error as error:
+            self._connection.close()
+            raise _unreadable(self.workspace, error) from error
 
 
-def text_views(workspace: Workspace) -> list[str]:
-    """SQL of the views that read texts from the parquet files."""
+EMPTY_VIEWS = {
+    "prompt_text": "CREATE TEMP VIEW prompt_text AS "
+    "SELECT NULL::VARCHAR AS prompt_id, NULL::VARCHAR AS messages, NULL::VARCHAR AS tools WHERE false",
+    "response_text": "CREATE TEMP VIEW response_text AS "
+    "SELECT NULL::VARCHAR AS response_id, NULL::INTEGER AS attempt, NULL::VARCHAR AS text, "
+    "NULL::INTEGER[] AS prompt_token_ids, NULL::INTEGER[] AS token_ids WHERE false",
+}
+
+
+def text_views(workspace: Workspace) -> dict[str, str]:
+    """SQL of the views that read texts from the parquet files, by name."""
     root = workspace.root.resolve()
     prompts = _parquet(root, "candidates/*/prompts.parquet")
     responses = _parquet(root, "responses/*.parquet")
-    empty_prompts = "SELECT NULL::VARCHAR AS prompt_id, NULL::VARCHAR AS messages, NULL::VARCHAR AS tools WHERE false"
-    empty_responses = (
-        "SELECT NULL::VARCHAR AS response_id, NULL::INTEGER AS attempt, NULL::VARCHAR AS text, "
-        "NULL::INTEGER[] AS prompt_token_ids, NULL::INTEGER[] AS token_ids WHERE false"
-    )
-    prompt_sql = f"SELECT DISTINCT prompt_id, messages, tools FROM {prompts}" if prompts else empty_prompts
-    response_sql = (
-        f"SELECT response_id, attempt, text, prompt_token_ids, token_ids FROM {responses} WHERE state = 'accepted'"
-        if responses
-        else empty_responses
-    )
-    return [
-        f"CREATE TEMP VIEW prompt_text AS {prompt_sql}",
-        f"CREATE TEMP VIEW response_text AS {response_sql}",
-    ]
+    views = dict(EMPTY_VIEWS)
+    if prompts:
+        views["prompt_text"] = (
+            f"CREATE TEMP VIEW prompt_text AS SELECT DISTINCT prompt_id, messages, tools FROM {prompts}"
+        )
+    if responses:
+        views["response_text"] = (
+            "CREATE TEMP VIEW response_text AS SELECT response_id, attempt, text, prompt_token_ids, token_ids "
+            f"FROM {responses} WHERE state = 'accepted'"
+        )
+    return views
 
 
 def _parquet(root: Any, pattern: str) -> str | None:

@@ -40,7 +40,7 @@ SELECT build_id, stage, category, source, rows::BIGINT AS rows, prompt_tokens::B
        response_tokens / sum(response_tokens) OVER (PARTITION BY build_id, stage) AS share_tokens,
        prompts::BIGINT AS prompts, prompts / sum(prompts) OVER (PARTITION BY build_id, stage) AS share_prompts
 FROM stages;
-COMMENT ON VIEW composition IS 'What a build is made of at each stage, in rows (one a turn), tokens and prompts; shares are parts of one stage. Target and selected count prompts; target has no source';
+COMMENT ON VIEW composition IS 'What a build is made of at each stage (target, selected, generated, accepted, captured, trained), in rows (one a turn), tokens and prompts; shares are parts of one stage. Target and selected count prompts, target has no source, and the holdout is left out';
 
 CREATE OR REPLACE VIEW funnel AS
 WITH origin AS (
@@ -93,7 +93,7 @@ LEFT JOIN pools p ON p.pool_id = k.pool_id
 LEFT JOIN recipes rc ON rc.recipe_id = br.recipe_id
 LEFT JOIN best r ON r.response_id = br.response_id
 LEFT JOIN hidden h ON h.response_id = br.response_id;
-COMMENT ON VIEW provenance IS 'One row per build and response: from the source row to the hidden shard';
+COMMENT ON VIEW provenance IS 'One row per build and response: from the source row (row_index is 0-based in its file) to hidden/<capture_id>/<hidden_shard>';
 
 CREATE OR REPLACE VIEW unfinished AS
 SELECT br.build_id, br.prompt_id, br.replica, br.turn, br.category,
@@ -106,11 +106,11 @@ COMMENT ON VIEW unfinished IS 'Answers that a build wants and does not have, and
 
 CREATE OR REPLACE VIEW throughput AS
 SELECT run_id, engine, device, sampled_at, running, waiting, tokens_per_s, kv_use FROM engine_samples;
-COMMENT ON VIEW throughput IS 'Samples of each engine over a run';
+COMMENT ON VIEW throughput IS 'Samples of each engine over a run, every few seconds; device is what responses.device says';
 
 CREATE OR REPLACE VIEW acceptance_by_category AS
 SELECT drafter_id, build_id, category, measured_by, 1 + accepted_tokens / nullif(drafts, 0) AS acceptance_length,
        drafts, accepted_tokens, rows, measured_at
 FROM acceptance
 QUALIFY row_number() OVER (PARTITION BY drafter_id, build_id, category, measured_by ORDER BY measured_at DESC) = 1;
-COMMENT ON VIEW acceptance_by_category IS 'Tokens per target step on held-out rows, bonus token included; the newest measurement';
+COMMENT ON VIEW acceptance_by_category IS 'Tokens per target step on held-out rows, bonus token included; the newest measurement. measured_by: vllm (its own counters), walk (the sequential walk, as serving steps), anchors (the mean over all positions, another number)';

@@ -8,6 +8,9 @@ happens at most every PUBLISH_EVERY_S, so queries never delay a run.
 
 from __future__ import annotations
 
+import fcntl
+import math
+import os
 import re
 import subprocess
 import time
@@ -15,6 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from corpus.artefacts import full_disk, remove_temporaries, temporary_path
@@ -43,11 +47,13 @@ class Readable(Protocol):
 class LedgerWriter:
     """Runs jobs in order on the ledger's own thread. Made by open_ledger."""
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, apart: Path | None = None) -> None:
+        """`apart` is another file than the workspace's ledger; nothing of it is published."""
         self.workspace = workspace
+        self._path = apart or workspace.ledger
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
         self._connection: duckdb.DuckDBPyConnection | None = None
-        self._next_publish = 0.0
+        self._next_publish = math.inf if apart else 0.0
         self._dirty = False
 
     def open(self) -> None:
@@ -69,10 +75,11 @@ class LedgerWriter:
     def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Read what is committed."""
 
-        def read(connection: duckdb.DuckDBPyConnection) -> list[tuple[Any, ...]]:
-            return list(connection.execute(sql, list(values)).fetchall())
+        def read() -> list[tuple[Any, ...]]:
+            with self._explained():
+                return list(self._open_connection().execute(sql, list(values)).fetchall())
 
-        return self._thread.submit(lambda: read(self._open_connection())).result()
+        return self._thread.submit(read).result()
 
     def publish(self) -> None:
         """Publish a snapshot now."""
@@ -91,35 +98,58 @@ class LedgerWriter:
     def _open(self) -> None:
         import duckdb
 
-        path = self.workspace.ledger
+        path = self._path.absolute()  # DuckDB takes what looks like a scheme for a service to attach
+        refuse_held(path, self.workspace)
+        if path == self.workspace.ledger.absolute():
+            _refuse_gone(self.workspace)
+        stale = path == self.workspace.ledger.absolute() and _is_behind(self.workspace)
         try:
             self._connection = duckdb.connect(str(path))
             self._connection.execute("SET TimeZone = 'UTC'")
-        except (duckdb.Error, OSError) as error:
-            reason = full_disk(error, path) or (
-                f"{path}: cannot be opened ({_first_line(error)}). If the file is damaged, remove it and run "
-                "`draftmill ledger rebuild`: everything in it can be made again from the other files."
+            migrate(self._connection, str(self._path))
+        except (duckdb.Error, OSError, UnicodeError) as error:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+            reason = full_disk(error, self._path) or (
+                f"{self._path}: cannot be opened ({_first_line(error)}). Run `draftmill ledger rebuild`: "
+                "everything in it is made again from the other files."
             )
             raise UserError(reason) from error
-        migrate(self._connection, str(path))
-        self._dirty = not self.workspace.snapshot.exists()
+        self._dirty = stale
 
     def _transaction(self, job: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
         connection = self._open_connection()
-        connection.execute("BEGIN")
-        try:
-            result = job(connection)
-            connection.execute("COMMIT")
-        except BaseException as error:
-            self._rollback()
-            reason = full_disk(error, self.workspace.ledger)
-            if reason is not None:
-                raise UserError(reason) from error
-            raise
-        self._dirty = True
+        with self._explained():
+            try:
+                connection.execute("BEGIN")
+                result = job(connection)
+                connection.execute("COMMIT")
+            except BaseException:
+                self._rollback()
+                raise
+        self._dirty = self._path == self.workspace.ledger
         if time.monotonic() >= self._next_publish:
             self._publish()
         return result
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """A full disk and a damaged ledger, found while it is in use, are one line."""
+        import duckdb
+
+        try:
+            yield
+        except BaseException as error:
+            reason = full_disk(error, self._path)
+            if reason is None and isinstance(error, duckdb.Error) and _is_corrupt(error, self._path):
+                reason = (
+                    f"{self._path}: is damaged ({_first_line(error)[:200]}). Run `draftmill ledger rebuild`: "
+                    "everything in it is made again from the other files."
+                )
+            if reason is None:
+                raise
+            raise UserError(reason) from error
 
     def _rollback(self) -> None:
         import duckdb
@@ -133,7 +163,8 @@ class LedgerWriter:
         started = time.monotonic()
         temporary = temporary_path(self.workspace.snapshot)
         try:
-            self._open_connection().execute("CHECKPOINT")
+            with self._explained():
+                self._open_connection().execute("CHECKPOINT")
             subprocess.run(["cp", "--", str(self.workspace.ledger), str(temporary)], check=True, capture_output=True)
             temporary.replace(self.workspace.snapshot)
             self._dirty = False
@@ -150,12 +181,18 @@ class LedgerWriter:
         self._next_publish = time.monotonic() + max(PUBLISH_EVERY_S, cost_s / PUBLISH_SHARE)
 
     def _close(self) -> None:
+        import duckdb
+
         try:
             if self._dirty:
                 self._publish()
         finally:
-            self._open_connection().close()
+            with suppress(duckdb.Error):  # a ledger that is damaged or full cannot be closed well either
+                self._open_connection().close()
             self._connection = None
+        if self._path == self.workspace.ledger:
+            with suppress(OSError):
+                os.utime(self.workspace.snapshot)  # closing touched the ledger, and the snapshot is as new
 
 
 @contextmanager
@@ -173,6 +210,57 @@ def open_ledger(workspace: Workspace, command: str) -> Iterator[LedgerWriter]:
             yield writer
         finally:
             writer.close()
+
+
+def refuse_held(path: Path, workspace: Workspace) -> None:
+    """Refuse a ledger that another process has open, whatever became of workspace.lock.
+
+    Raises:
+        UserError: one has.
+    """
+    if path.is_file():
+        with path.open("rb+") as file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise UserError(
+                    f"{path}: another process has it open (was workspace.lock removed?). Wait for it, or stop it; "
+                    f"to look, open {workspace.snapshot.name}."
+                ) from error
+
+
+def _is_behind(workspace: Workspace) -> bool:
+    """True if the snapshot may lack what a killed coordinator committed and did not publish."""
+    wal = workspace.ledger.with_name(workspace.ledger.name + ".wal")
+    try:
+        published_ns = workspace.snapshot.stat().st_mtime_ns
+        return wal.exists() or workspace.ledger.stat().st_mtime_ns > published_ns
+    except FileNotFoundError:
+        return not workspace.snapshot.exists()
+
+
+def _refuse_gone(workspace: Workspace) -> None:
+    """An empty ledger in the place of one that is gone would have everything made again, and be published.
+
+    Raises:
+        UserError: it is gone, and its artefacts are there.
+    """
+    path = workspace.ledger
+    gone = not path.exists() or path.stat().st_size == 0
+    if gone and any(workspace.root.glob("builds/*/build.json")):
+        raise UserError(
+            f"{workspace.ledger}: is gone, and builds are there. Run `draftmill ledger rebuild`: everything in it is "
+            "made again from the other files."
+        )
+
+
+def _is_corrupt(error: duckdb.Error, path: Path) -> bool:
+    """DuckDB tells a block that is cut or fails its checksum by its words alone; then it refuses the whole file."""
+    import duckdb
+
+    if isinstance(error, duckdb.IOException) and str(path.absolute()) in str(error):
+        return True
+    return isinstance(error, duckdb.FatalException | duckdb.InternalException) or "Corrupt database file" in str(error)
 
 
 def migrations() -> list[tuple[int, str, str]]:

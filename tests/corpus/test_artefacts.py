@@ -74,6 +74,18 @@ def test_what_the_system_refuses_is_one_line(tmp_path: Path, number: int) -> Non
     assert not list(tmp_path.iterdir())
 
 
+def test_a_disk_that_refuses_the_clean_up_too_names_the_file_and_not_its_temporary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "unlink", read_only)
+    with pytest.raises(UserError) as caught:
+        write_atomically(tmp_path / "x", fail_with(errno.EROFS))
+    assert str(caught.value).startswith(f"{tmp_path / 'x'}: cannot be written")
+
+
 def test_other_errors_of_the_system_are_bugs(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Bad file") as caught:
         write_atomically(tmp_path / "x", fail_with(errno.EBADF))

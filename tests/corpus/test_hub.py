@@ -50,6 +50,8 @@ class Hub(BaseHTTPRequestHandler):
     files: ClassVar[dict[str, bytes]] = {
         "README.md": CARD, "data/part-0.parquet": parquet("a", 30), "data/part-1.parquet": parquet("b", 30),
     }  # fmt: skip
+    models: ClassVar[dict[str, dict[str, bytes]]] = {}
+    """Model files by owner/name; tests fill it."""
     bodies_sent: ClassVar[list[str]] = []
 
     def log_message(self, *_: Any) -> None:
@@ -60,6 +62,9 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
+        model = re.match(r"(?:/api/models)?/(owner/[\w-]+)/(revision|tree|resolve)/(\w+)/?(.*)$", path)
+        if model and model[1] in self.models:
+            return self._model(self.models[model[1]], model[2], model[3], model[4])
         repository = re.match(r"(?:/api)?/datasets/owner/(\w+)(?:/(\w+)/(\w+))?/?(.*)$", path)
         if not repository:
             return self._refuse(404, "RepoNotFound")
@@ -76,6 +81,15 @@ class Hub(BaseHTTPRequestHandler):
             return self._file(rest)
         return self._json({"id": "owner/open", "sha": COMMIT, "siblings": [], "cardData": {"license": "cc-by-4.0"}})
 
+    def _model(self, files: dict[str, bytes], kind: str, revision: str, name: str) -> None:
+        if revision not in ("main", COMMIT):
+            return self._refuse(404, "RevisionNotFound")
+        if kind == "revision":
+            return self._json({"id": "owner/model", "sha": COMMIT, "siblings": [{"rfilename": n} for n in files]})
+        if kind == "tree":
+            return self._json([{"type": "file", "path": n, "oid": "f" * 40, "size": len(d)} for n, d in files.items()])
+        return self._file(name, files)
+
     def _listing(self, folder: str) -> list[dict[str, Any]]:
         below = [name for name in self.files if name.startswith(folder)]
         folders = {name.split("/")[0] for name in below if not folder and "/" in name}
@@ -84,8 +98,8 @@ class Hub(BaseHTTPRequestHandler):
             {"type": "file", "path": name, "oid": "f" * 40, "size": len(self.files[name])} for name in plain
         ]
 
-    def _file(self, name: str) -> None:
-        data = self.files.get(name)
+    def _file(self, name: str, files: dict[str, bytes] | None = None) -> None:
+        data = (self.files if files is None else files).get(name)
         if data is None:
             return self._refuse(404, "EntryNotFound")
         headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{hashlib.sha1(data).hexdigest()}"'}  # noqa: S324
@@ -233,3 +247,82 @@ def test_a_model_on_a_hub_that_is_not_there(world: Any) -> None:
     assert done.returncode == 2, done.stderr
     assert "target owner/model: no such folder, and the Hub cannot be asked (" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+RESOLVE_TARGET = """
+import sys
+from pathlib import Path
+from corpus.errors import UserError
+from corpus.manifest import Target
+from corpus.sources import FileDigests
+from corpus.target import Renderer, fetch_weights, resolve_target
+try:
+    target = resolve_target(Target(model=sys.argv[1]), Path.cwd(), FileDigests(Path("digests.json")))
+    print(target.revision, sorted(path.name for path in target.folder.iterdir()))
+    print(Renderer(target).text([{"role": "user", "content": "question 1"}], [], thinking=False))
+    fetch_weights(target, Path.cwd())
+    print("model.safetensors" in {path.name for path in target.folder.iterdir()})
+except UserError as error:
+    print(error)
+"""
+
+
+def test_a_target_on_the_hub_is_locked_and_its_weights_come_when_an_engine_needs_them(
+    world: Any, hub: str, sent: list[str]
+) -> None:
+    folder = world.tiny_model()
+    Hub.models["owner/model"] = {path.name: path.read_bytes() for path in folder.iterdir()}
+    done = subprocess.run(
+        [sys.executable, "-c", RESOLVE_TARGET, "owner/model"],
+        capture_output=True, text=True, env=environment(hub, world.root), cwd=world.root, check=True,
+    )  # fmt: skip
+    first, text, weights = done.stdout.splitlines()
+    assert first.startswith(COMMIT)
+    assert "model.safetensors" not in first
+    assert text == "user : question 1 assistant :"
+    assert weights == "True"
+    assert sent.count("model.safetensors") == 1
+
+
+def test_a_target_on_the_hub_without_weights_is_one_line(world: Any, hub: str) -> None:
+    folder = world.tiny_model()
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".safetensors"}
+    Hub.models["owner/empty"] = files
+    done = subprocess.run(
+        [sys.executable, "-c", RESOLVE_TARGET, "owner/empty"],
+        capture_output=True, text=True, env=environment(hub, world.root), cwd=world.root, check=True,
+    )  # fmt: skip
+    assert "has no weights (*.safetensors)" in done.stdout.splitlines()[-1]
+
+
+READ_DRAFTER = """
+import sys
+from corpus.errors import UserError
+from training import serve
+try:
+    found = serve.read_drafter(sys.argv[1])
+    print(found.drafter_id, found.block_size, found.layer_ids, found.origin)
+except UserError as error:
+    print(error)
+"""
+
+
+def test_a_drafter_on_the_hub_is_known_by_its_files(world: Any, hub: str) -> None:
+    config = {"block_size": 16, "dflash_config": {"target_layer_ids": [1, 16], "mask_token_id": 5}}
+    Hub.models["owner/drafter"] = {"config.json": json.dumps(config).encode(), "model.safetensors": b"weights"}
+    Hub.models["owner/no-drafter"] = {"config.json": b"{}", "model.safetensors": b"weights"}
+    said = {}
+    for name in ("owner/drafter", "owner/no-drafter", "owner/nothing"):
+        done = subprocess.run(
+            [sys.executable, "-c", READ_DRAFTER, name],
+            capture_output=True, text=True, env=environment(hub, world.root), cwd=world.root, check=True,
+        )  # fmt: skip
+        said[name] = done.stdout.strip()
+    assert re.fullmatch(r"export-[0-9a-f]{24} 16 \(1, 16\) owner/drafter", said["owner/drafter"])
+    assert "holds no DFlash drafter" in said["owner/no-drafter"]
+    assert "the Hub has no such drafter" in said["owner/nothing"]
+    there = subprocess.run(
+        [sys.executable, "-c", READ_DRAFTER, "owner/other"],
+        capture_output=True, text=True, env=environment("http://127.0.0.1:9", world.root), cwd=world.root, check=True,
+    )  # fmt: skip
+    assert "the Hub cannot be asked" in there.stdout

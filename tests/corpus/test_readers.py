@@ -122,11 +122,11 @@ def test_a_document_may_hold_its_rows_under_one_key() -> None:
 
 
 BROKEN = {
-    "cut line": ("x.jsonl", encoded("jsonl", ROWS)[:-9], "row 5 is not valid JSON"),
-    "cut line inside": ("x.jsonl", b'{"a": 1}\n{"a": \n{"a": 3}\n', "row 1 is not valid JSON"),
-    "not utf-8": ("x.jsonl", b'{"a": "caf\xe9"}\n', "row 0 is not valid JSON"),
+    "cut line": ("x.jsonl", encoded("jsonl", ROWS)[:-9], "row 5 (line 6) is not valid JSON"),
+    "cut line inside": ("x.jsonl", b'{"a": 1}\n{"a": \n{"a": 3}\n', "row 1 (line 2) is not valid JSON"),
+    "not utf-8": ("x.jsonl", b'{"a": "caf\xe9"}\n', "row 0 (line 1) is not valid JSON"),
     "a row of another kind": ("x.jsonl", b'{"a": 1}\n[1]\n', "row 1 holds list; an object is expected"),
-    "a row without a bottom": ("x.jsonl", b'{"a": ' + b"[" * 200_000 + b"}\n", "row 0 is not valid JSON"),
+    "a row without a bottom": ("x.jsonl", b'{"a": ' + b"[" * 200_000 + b"}\n", "row 0 (line 1) is not valid JSON"),
     "a document without a bottom": ("x.json", b"[" * 200_000, "not valid JSON"),
     "cut document": ("x.json", encoded("json", ROWS)[:-9], "not valid JSON"),
     "document of numbers": ("x.json", b"[1, 2]", "holds no list of objects"),

@@ -302,7 +302,6 @@ REFUSED = {
     "decontaminate": {"decontaminate": {"against": [{"path": "x", "field": "q"}]}},
     "mix.unit: response_tokens": {"mix": {"total": 4, "unit": "response_tokens", "shares": {"coding": 1}}},
     "mix.shortage: repeat": {"mix": {"total": 4, "shortage": "repeat", "shares": {"coding": 1}}},
-    "sources[0].category: classify": {"sources": [{"name": "a", "path": "a.jsonl"}]},
     "sources[0].trust_remote_code": {
         "sources": [{"name": "a", "path": "a.jsonl", "category": "coding", "trust_remote_code": True}]
     },
@@ -318,6 +317,30 @@ def test_what_is_not_built_yet_is_refused_and_not_left_out_in_silence(world: Wor
         world.plan(world.manifest(**changes))
     assert str(caught.value) == f"small: {key} is not built in this version. Remove the key to go on without it."
     assert not world.workspace.root.exists()
+
+
+def test_a_source_without_a_category_is_asked_for_one(world: World) -> None:
+    manifest = world.manifest(
+        mix={"total": 4, "shares": {"coding": 1}}, sources=[{"name": "a", "path": world.prompts("a", 9)}]
+    )
+    with pytest.raises(UserError, match=r"sources\[0\] \(a\) needs a category in this version: one of coding"):
+        world.plan(manifest)
+
+
+def test_a_column_that_no_row_has_is_named_with_those_that_are_there(world: World) -> None:
+    source = {"name": "a", "path": world.prompts("a", 9), "category": {"column": "topik", "default": "coding"}}
+    manifest = world.manifest(mix={"total": 4, "shares": {"coding": 1}}, sources=[source])
+    with pytest.raises(UserError, match=r"a\.jsonl: no row has the column topik .* columns are id, prompt"):
+        world.plan(manifest)
+
+
+def test_a_shortage_says_where_the_rows_went(world: World) -> None:
+    source = {"name": "a", "path": world.prompts("a", 9), "category": "coding", "where": "id < 5"}
+    manifest = world.manifest(
+        mix={"total": 40, "shares": {"coding": 1}}, sources=[source], filters={"prompt_chars": [50, 90]}
+    )
+    with pytest.raises(UserError, match=r"Of 9 rows: 5 too_few_chars, 4 left out by where\."):
+        world.plan(manifest)
 
 
 def test_a_build_is_committed_once_and_its_lock_holds_every_default(world: World) -> None:
