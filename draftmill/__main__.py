@@ -7,6 +7,7 @@ on are one line on stderr without a traceback; anything else is a bug and shows 
 from __future__ import annotations
 
 import importlib.util
+import signal
 import sys
 from pathlib import Path
 
@@ -21,6 +22,7 @@ def main() -> None:
         raise SystemExit(2)
     from draftmill.app import run_app
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: cleaned up, and one line
     raise SystemExit(run_app(sys.argv[1:]))
 
 

@@ -5,21 +5,26 @@ Importing this module costs no torch, vllm, duckdb or polars: `draftmill --help`
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, cast
 
 import typer
 from typer.exceptions import TyperException
 
+from corpus.artefacts import full_disk
 from corpus.errors import UserError
 from draftmill.commands import asking, ledger, machine, stages
 from draftmill.interrupted import StoppedEarly
 
 EXIT_FAILED = 1
 EXIT_USER = 2
+TYPERS_INTERRUPT = 130  # it catches KeyboardInterrupt, and says nothing
 
 app = typer.Typer(
     name="draftmill",
@@ -35,15 +40,28 @@ machine.register(app)
 app.add_typer(ledger.app, name="ledger")
 
 
+def _open_streams() -> None:
+    """Streams that whoever started us closed lead nowhere, and the work goes on; data is UTF-8 under any locale."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower().replace("-", "") != "utf8":
+        sys.stdout.reconfigure(encoding="utf-8")
+
+
 def run_app(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code."""
+    _open_streams()
     logging.basicConfig(level=logging.WARNING, format="draftmill: %(message)s", stream=sys.stderr)
-    logging.getLogger("draftmill").setLevel(os.environ.get("DRAFTMILL_LOG", "INFO").upper())
+    level = os.environ.get("DRAFTMILL_LOG", "INFO").upper()
+    logging.getLogger("draftmill").setLevel(level if level in logging.getLevelNamesMapping() else "INFO")
     from fleet.devices import DeviceError
     from fleet.interrupt import Interrupted
 
     try:
         code = app(args=list(arguments), standalone_mode=False)  # of a command that exits, its exit code
+        if code == TYPERS_INTERRUPT:
+            raise KeyboardInterrupt
     except (UserError, DeviceError) as error:
         sys.stderr.write(f"draftmill: {error}\n")
         return EXIT_USER
@@ -60,6 +78,14 @@ def run_app(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
+    except OSError as error:
+        reason = full_disk(error, Path(error.filename) if isinstance(error.filename, str) else Path("standard output"))
+        if reason is None:
+            raise
+        with suppress(OSError):
+            sys.stderr.write(f"draftmill: {reason}\n")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_USER
     except TyperException as error:  # a wrong option or argument
         cast(Any, error).show()
         return EXIT_USER

@@ -6,7 +6,10 @@ with nothing left starts no engine. The stages never import each other: what one
 
 from __future__ import annotations
 
+import asyncio
 import shlex
+import shutil
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,9 +25,9 @@ from corpus.ledger.writer import LedgerWriter, Readable, open_ledger
 from corpus.runlog import RunLog
 from draftmill.interrupted import StoppedEarly
 from draftmill.session import Session
-from draftmill.terminal import ExtractionScreen, GenerationScreen, TrainingScreen, say, table
+from draftmill.terminal import ExtractionScreen, GenerationScreen, Screen, TrainingScreen, clock, say, table
 from extraction.run import ExtractionPlan, plan_extraction, run_extraction
-from fleet.interrupt import Interrupt, run_interruptible
+from fleet.interrupt import Interrupt, Interrupted, run_interruptible
 from generation.plan import GenerationPlan
 from generation.run import GenerationRun, RunSummary
 from generation.stage import commit_plan, load_conversations, load_plan
@@ -34,6 +37,7 @@ from training.run import TrainingPlan, cpu_threads, is_trained, plan_training, r
 from training.serve import Served, exported, serve_check
 
 T = TypeVar("T")
+STOPPED = (StoppedEarly, Interrupted, KeyboardInterrupt, asyncio.CancelledError)
 
 
 def run_all(session: Session, serve: bool) -> None:
@@ -125,18 +129,33 @@ def generate_stage(
         with GenerationScreen() as screen:
             return await run.run(conversations, session.devices, interrupt, screen.show)
 
-    summary = _logged(log, lambda: run_interruptible(main))
-    rate = summary.tokens / max(summary.seconds, 1e-9)
-    say(
-        f"           {summary.accepted:,} accepted, {summary.rejected:,} rejected, {summary.tokens:,} tokens "
-        f"in {summary.seconds:.0f} s ({rate:,.0f} tokens/s)"
-    )
-    if not summary.interrupted and session.limit is None:
+    def work() -> RunSummary:
+        summary = run_interruptible(main)
+        _say_generated(summary)
+        if summary.interrupted:
+            raise StoppedEarly("generation stopped; all answers so far are committed.\nRun the same command to resume.")
+        if not summary.accepted and not plan.accepted:
+            why = _by_reason(summary.reasons)
+            raise UserError(f"{session.manifest.name}: no answer was accepted ({why}); nothing can be captured.")
+        return summary
+
+    summary = _logged(log, work)
+    if session.limit is None:
         for line in _off_target(session, ledger, build):
             say(f"           {line}")
-    if summary.interrupted:
-        raise StoppedEarly("generation stopped; all answers so far are committed. Run the same command to resume.")
     return summary
+
+
+def _say_generated(summary: RunSummary) -> None:
+    rate = summary.tokens / max(summary.seconds, 1e-9)
+    took = clock(summary.seconds)
+    say(f"           {summary.accepted:,} accepted, {summary.tokens:,} tokens in {took} ({rate:,.0f}/s)")
+    if summary.rejected:
+        say(f"           {summary.rejected:,} rejected: {_by_reason(summary.reasons)}")
+
+
+def _by_reason(reasons: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items(), key=lambda item: -item[1]))
 
 
 def _devices(session: Session) -> str:
@@ -188,6 +207,7 @@ def extract_stage(session: Session, ledger: LedgerWriter, build: BuildPlan) -> E
     for i, line in enumerate(plan.lines()):
         say(f"{'extract' if i == 0 else '':<11}{line.strip()}")
     log = RunLog(ledger, "extract", build.build_id)
+    started = time.monotonic()
 
     async def main(interrupt: Interrupt) -> bool:
         with ExtractionScreen(len(plan.rows)) as screen:
@@ -202,8 +222,13 @@ def extract_stage(session: Session, ledger: LedgerWriter, build: BuildPlan) -> E
                 screen.show,
             )
 
-    if not _logged(log, lambda: run_interruptible(main)):
-        raise StoppedEarly("extraction stopped; all states so far are committed. Run the same command to resume.")
+    def work() -> None:
+        if not run_interruptible(main):
+            raise StoppedEarly("extraction stopped; all states so far are committed.\nRun the same command to resume.")
+
+    _logged(log, work)
+    seconds = time.monotonic() - started
+    say(f"           captured in {clock(seconds)} ({plan.tokens / seconds:,.0f} tokens/s)")
     return plan
 
 
@@ -228,19 +253,21 @@ def train_stage(session: Session, ledger: LedgerWriter, build: BuildPlan) -> Tra
     async def main(interrupt: Interrupt) -> TrainSummary | None:
         with TrainingScreen() as screen:
             return await run_training(
-                plan,
-                session.manifest,
-                session.target_with_weights,
-                ledger,
-                log,
-                device,
-                threads,
-                interrupt,
-                screen.show,
-            )
+                plan, session.manifest, session.target_with_weights, ledger, log, device, threads, interrupt,
+                screen.show, screen.stopping,
+            )  # fmt: skip
 
-    if _logged(log, lambda: run_interruptible(main)) is None:
-        raise StoppedEarly("training stopped at a checkpoint. Run the same command to go on from it.")
+    def work() -> TrainSummary:
+        summary = run_interruptible(main)
+        if summary is None:
+            raise StoppedEarly("training stopped at a checkpoint. Run the same command to go on from it.")
+        return summary
+
+    summary = _logged(log, work)
+    walked = [row for row in summary.acceptance if row.measured_by == "walk"]
+    drafts, accepted = sum(row.drafts for row in walked), sum(row.accepted_tokens for row in walked)
+    tau = f", held-out τ {1 + accepted / drafts:.2f} by the walk" if drafts else ""
+    say(f"           {summary.steps:,} steps in {clock(summary.seconds)}, best at {summary.best_step:,}{tau}")
     return plan
 
 
@@ -267,9 +294,11 @@ def serve_stage(
     log = RunLog(ledger, "serve-check", build.build_id)
 
     async def main(interrupt: Interrupt) -> Served:
-        return await serve_check(
-            chosen, plan, session.manifest, session.target_with_weights, ledger, log, session.devices, session.limit
-        )
+        with Screen("starting vLLM with the drafter") as screen:
+            return await serve_check(
+                chosen, plan, session.manifest, session.target_with_weights, ledger, log, session.devices,
+                session.limit, screen.update,
+            )  # fmt: skip
 
     show_served(_logged(log, lambda: run_interruptible(main)))
 
@@ -313,8 +342,8 @@ def _logged(log: RunLog, work: Callable[[], T]) -> T:
         result = work()
     except BaseException as error:
         with suppress(Exception):
-            log.event("stopped", f"{type(error).__name__}: {error}")
-            log.finish("failed" if isinstance(error, Exception) else "stopped")
+            log.event("ended", f"{type(error).__name__}: {error}".removesuffix(": "))
+            log.finish("stopped" if isinstance(error, STOPPED) else "failed")
         raise
     log.finish("done")
     return result
@@ -324,14 +353,23 @@ def _what_next(session: Session, plan: TrainingPlan) -> None:
     root = session.workspace.root
     export = root / "drafters" / plan.drafter_id / "export"
     flag = "" if root == Path("workspace") else f" -w {shlex.quote(str(root))}"
+    command = "draftmill" if shutil.which("draftmill") else shlex.quote(_shown(Path(sys.argv[0])))
     steps = session.manifest.training.block_size - 1
     say("")
-    say(f"The drafter is in {export}")
-    say("vLLM serves it beside its target with --speculative-config")
-    say(f'  \'{{"method": "dflash", "num_speculative_tokens": {steps}, "model":')
-    say(f'    "{export}"}}\'')
+    say(f"The drafter is in {export}. Serve it:")
+    say(f"  vllm serve {_shown(session.target.folder)} \\")
+    say(f'    --speculative-config \'{{"method": "dflash", "num_speculative_tokens": {steps},')
+    say(f'      "model": "{export}"}}\'')
     say("Ask what it was made of, and where its rows came from:")
-    say(f"  draftmill sql{flag} \"FROM composition WHERE stage = 'accepted'\"")
-    say(f'  draftmill sql{flag} "SELECT category, dataset, row_index, shard FROM provenance"')
+    say(f"  {command} sql{flag} \"FROM composition WHERE stage = 'accepted'\"")
+    say(f'  {command} sql{flag} "SELECT category, dataset, row_index FROM provenance"')
     say("Then change a share in the manifest and run it again:")
     say("only what the change adds is generated.")
+
+
+def _shown(path: Path) -> str:
+    """A path as short as it can be typed here."""
+    for base, prefix in ((Path.cwd(), ""), (Path.home(), "~/")):
+        if path.is_relative_to(base):
+            return f"{prefix}{path.relative_to(base)}"
+    return str(path)

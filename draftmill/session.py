@@ -84,5 +84,6 @@ class Session:
                 texts.append(self.renderer.text(prompt.context(0, []), prompt.tools, thinking=False))
             except RowError:
                 texts.append(None)
-        lengths = iter(len(ids) for ids in self.renderer.encode([text for text in texts if text is not None]))
+        # what renders to nothing cannot be asked
+        lengths = iter(len(ids) or None for ids in self.renderer.encode([text for text in texts if text is not None]))
         return [None if text is None else next(lengths) for text in texts]

@@ -15,33 +15,37 @@ def status_lines(workspace: Workspace) -> list[str]:
     Raises:
         UserError: nothing is published there.
     """
-    age = datetime.now(UTC) - datetime.fromtimestamp(
-        workspace.snapshot.stat().st_mtime if workspace.snapshot.exists() else 0, UTC
-    )
     builds = query(
         workspace,
         """
-        SELECT b.name, b.build_id, b.selected + b.held_out AS prompts,
-               (SELECT count(*) FROM build_responses r WHERE r.build_id = b.build_id) AS wanted,
-               (SELECT count(*) FROM build_responses r JOIN accepted_responses a USING (response_id)
-                WHERE r.build_id = b.build_id) AS accepted,
-               (SELECT count(DISTINCT r.response_id) FROM build_responses r JOIN hidden_rows h USING (response_id)
-                WHERE r.build_id = b.build_id) AS captured,
-               (SELECT count(*) FROM drafters d WHERE d.build_id = b.build_id) AS drafters
-        FROM builds b ORDER BY b.created_at
+        WITH final AS (
+            SELECT response_id, bool_or(state = 'accepted') AS accepted, bool_or(state = 'rejected') AS rejected
+            FROM responses GROUP BY ALL
+        ), captured AS (
+            SELECT DISTINCT response_id FROM hidden_rows
+        ), answers AS (
+            SELECT build_id, count(*) AS wanted, count(*) FILTER (f.accepted) AS accepted,
+                   count(*) FILTER (f.rejected AND NOT f.accepted) AS rejected, count(c.response_id) AS captured
+            FROM build_responses r LEFT JOIN final f USING (response_id) LEFT JOIN captured c USING (response_id)
+            GROUP BY ALL
+        )
+        SELECT b.name, b.build_id, b.selected + b.held_out, coalesce(a.wanted, 0), coalesce(a.accepted, 0),
+               coalesce(a.rejected, 0), coalesce(a.captured, 0),
+               (SELECT count(*) FROM drafters d WHERE d.build_id = b.build_id)
+        FROM builds b LEFT JOIN answers a USING (build_id) ORDER BY b.created_at
         """,
     )
-    header = ("build", "name", "prompts", "answers", "accepted", "captured", "drafters")
+    header = ("build", "name", "prompts", "answers", "accepted", "rejected", "captured", "drafters")
     rows = [
-        (build_id[:12], name, f"{prompts:,}", f"{wanted:,}", f"{accepted:,}", f"{captured:,}", str(drafters))
-        for name, build_id, prompts, wanted, accepted, captured, drafters in builds.iter_rows()
+        (build_id[:8], name[:16], *(f"{count:,}" for count in counts)) for name, build_id, *counts in builds.iter_rows()
     ]
-    lines = [f"{workspace.root}, ledger published {age.total_seconds():.0f} s ago", *table(header, rows)]
-    running = query(
-        workspace,
-        "SELECT command, run_id, started_at FROM runs WHERE outcome IS NULL ORDER BY started_at DESC LIMIT 1",
-    )
-    if running.height:
-        command, run_id, started = running.row(0)
-        lines.append(f"last unfinished run: {command} {run_id}, started {started:%Y-%m-%d %H:%M} UTC")
+    published = datetime.fromtimestamp(workspace.snapshot.stat().st_mtime, UTC)
+    age_s = (datetime.now(UTC) - published).total_seconds()
+    lines = [str(workspace.root), *table(header, rows), f"as published {age_s:.0f} s ago"]
+    owner = workspace.coordinator()
+    if owner:
+        return [*lines, f"running now: {owner}"]
+    stopped = query(workspace, "SELECT command, started_at, outcome FROM runs ORDER BY started_at DESC LIMIT 1")
+    for command, started, outcome in stopped.iter_rows():
+        lines.append(f"last: {command}, started {started:%Y-%m-%d %H:%M} UTC, {outcome or 'killed'}")
     return lines

@@ -47,10 +47,10 @@ def clock(seconds: float) -> str:
 class Screen:
     """One line that is rewritten on a terminal, and printed once a minute elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str = "starting workers") -> None:
         self._live: Any = None
-        self._plain_at = time.monotonic()
-        self._text = "starting workers"
+        self._started = self._plain_at = time.monotonic()
+        self._text = text
 
     def __enter__(self) -> Any:
         if sys.stderr.isatty():
@@ -79,7 +79,8 @@ class Screen:
     def _render(self) -> Any:
         from rich.text import Text
 
-        return Text(f"           {self._text}", overflow="ellipsis", no_wrap=True)
+        elapsed = clock(time.monotonic() - self._started)
+        return Text(f"           {elapsed}  {self._text}", overflow="ellipsis", no_wrap=True)
 
 
 class GenerationScreen(Screen):
@@ -89,12 +90,14 @@ class GenerationScreen(Screen):
         """Called by the run after every change."""
         seconds = time.monotonic() - progress.started
         done, total = progress.finished, progress.total
+        if progress.stopping:
+            self.update(f"stopping: {progress.in_flight} answers in flight; Ctrl-C again stops at once")
+            return
         left = clock(seconds / done * (total - done)) if done else "-"
-        running = sum(sample.running for sample in progress.engines.values())
-        state = "stopping, " if progress.stopping else ""
+        rejected = f", {progress.rejected:,} rejected" if progress.rejected else ""
         self.update(
-            f"{state}{done:,} of {total:,} ({done / max(total, 1):.0%}), {progress.rejected:,} rejected, "
-            f"{progress.tokens / max(seconds, 1e-9):,.0f} tok/s, {running} running, {left} left"
+            f"{done:,} of {total:,} ({done / max(total, 1):.0%}){rejected}, "
+            f"{progress.tokens / max(seconds, 1e-9):,.0f} tok/s, {left} left"
         )
 
 
@@ -116,14 +119,28 @@ class TrainingScreen(Screen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._started = time.monotonic()
+        self._first: tuple[int, float] | None = None
         self._walk = ""
 
     def show(self, progress: TrainProgress) -> None:
         """Called by the run for every progress message."""
-        seconds = time.monotonic() - self._started
-        left = clock(seconds / max(progress.step, 1) * (progress.steps - progress.step))
+        now = time.monotonic()
+        left = "-"
+        if self._first is None:
+            self._first = (progress.step, now)  # a resumed run has done steps that took none of this time
+        elif progress.step > self._first[0]:
+            per_step = (now - self._first[1]) / (progress.step - self._first[0])
+            left = clock(per_step * (progress.steps - progress.step))
         drafts = sum(d for d, _ in progress.acceptance.values())
         if drafts:
             self._walk = f", held-out τ {1 + sum(a for _, a in progress.acceptance.values()) / drafts:.2f}"
-        self.update(f"step {progress.step:,} of {progress.steps:,}, loss {progress.loss:.3f}{self._walk}, {left} left")
+        if progress.step >= progress.steps:
+            self.update(f"step {progress.step:,}, loss {progress.loss:.3f}{self._walk}, measuring held-out rows")
+        else:
+            self.update(
+                f"step {progress.step:,} of {progress.steps:,}, loss {progress.loss:.3f}{self._walk}, {left} left"
+            )
+
+    def stopping(self) -> None:
+        """An interrupt was asked for."""
+        self.update("stopping: the worker writes a checkpoint; Ctrl-C again stops at once")

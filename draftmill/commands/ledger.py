@@ -28,7 +28,7 @@ def rebuild(workspace: WorkspacePath = DEFAULT_WORKSPACE) -> None:
     from corpus.ledger.rebuild import rebuild_workspace
     from corpus.workspace import Workspace
 
-    if not workspace.is_dir():
-        raise UserError(f"{workspace}: no such workspace.")
+    if not any((workspace / name).exists() for name in ("pools", "builds", "ledger.duckdb")):
+        raise UserError(f"{workspace}: no workspace (it holds no pools, builds or ledger). Name the right --workspace.")
     for kind, count in rebuild_workspace(Workspace(workspace)).items():
         typer.echo(f"{kind:<16}{count:>10,}")

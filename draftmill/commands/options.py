@@ -15,7 +15,7 @@ WorkspacePath = Annotated[
         "-w",
         metavar="FOLDER",
         envvar="DRAFTMILL_WORKSPACE",
-        help="Folder that holds pools, builds, responses, states, drafters and the ledger. It is made if missing.",
+        help="Folder of pools, builds, responses, states, drafters and the ledger. Commands that write make it.",
     ),
 ]
 Devices = Annotated[

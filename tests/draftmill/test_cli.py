@@ -184,7 +184,7 @@ def test_status_and_ledger_path(built: World, capsys: Any) -> None:
     assert run_app(["status", "-w", workspace]) == 0
     shown = capsys.readouterr().out
     build_id = query(built.workspace, "SELECT build_id FROM builds").item()
-    assert build_id[:12] in shown
+    assert build_id[:8] in shown
     assert "small" in shown
     assert "22" in shown
     assert run_app(["ledger", "path", "-w", workspace]) == 0

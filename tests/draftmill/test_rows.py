@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
-from draftmill.rows import PIPED_WIDTH, _fit, write_rows
+from draftmill.rows import write_rows
+from draftmill.table import MIN_CELL, PIPED_WIDTH, _fit, format_table
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 frames = st.lists(
@@ -75,7 +78,7 @@ def test_a_table_is_one_line_a_row_and_prints_no_control_characters(folder: Path
     lines = written(frame, "table", folder).read_text().split("\n")
     assert len(lines) == frame.height + 4
     assert lines[-2] == f"({frame.height} row{'' if frame.height == 1 else 's'})"
-    assert all(line.isprintable() and len(line) <= PIPED_WIDTH for line in lines)
+    assert all(line.isprintable() and cell_len(line) <= PIPED_WIDTH for line in lines)
 
 
 def test_control_characters_are_shown_and_do_nothing(folder: Path) -> None:
@@ -98,7 +101,7 @@ def test_a_nested_null_is_an_empty_field(folder: Path) -> None:
 def test_widths_shrink_only_as_far_as_they_must(widths: list[int], room: int) -> None:
     fitted = _fit(widths, room)
     assert all(new <= old for new, old in zip(fitted, widths, strict=True))
-    assert sum(fitted) <= room or max(fitted) <= 6
+    assert sum(fitted) <= room or max(fitted) <= MIN_CELL
     if sum(widths) <= room:
         assert fitted == widths
 
@@ -109,3 +112,18 @@ def test_rows_to_standard_output(capsysbinary: Any) -> None:
     assert pl.read_parquet(io.BytesIO(capsysbinary.readouterr().out)).equals(frame)
     write_rows(frame, "csv", None)
     assert capsysbinary.readouterr().out == b"a\n1\n2\n"
+
+
+def test_a_row_that_does_not_fit_is_shown_a_field_a_line() -> None:
+    columns = {f"column_{i}": ["x" * 30] for i in range(20)}
+    lines = format_table(pl.DataFrame(columns)).splitlines()
+    assert lines[:2] == [f"column_0   {'x' * 30}", f"column_1   {'x' * 30}"]
+    assert lines[-1] == "(1 row)"
+
+
+def test_figures_and_times_read_well() -> None:
+    when = datetime(2026, 11, 29, 16, 25, 48, 735062, tzinfo=UTC)
+    frame = pl.DataFrame({"tokens": [123456.0], "share": [0.26666], "at": [when], "name": ["漢字"]})
+    header, _, line, _ = format_table(frame).splitlines()
+    assert line.split() == ["123456.0", "0.2667", "2026-11-29", "16:25:48", "漢字"]
+    assert header.index("name") == cell_len(line.partition("漢字")[0])

@@ -1,0 +1,88 @@
+"""A frame as a table in a terminal; where its rows do not fit, one field a line.
+
+Text from data is untrusted: control characters are escaped, and a cell is cut to its column. Widths are those of a
+terminal (a CJK character takes two). Timestamps are shown to the second, in UTC.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len, set_cell_size
+
+if TYPE_CHECKING:
+    import polars as pl
+
+PIPED_WIDTH = 200
+MIN_CELL = 12
+GAP = 2
+
+
+def format_table(rows: pl.DataFrame) -> str:
+    """Lines for a person, ending in the number of rows."""
+    room = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else PIPED_WIDTH
+    body = [[_cell(value) for value in row] for row in rows.iter_rows()]
+    widths = [max((cell_len(line[i]) for line in [rows.columns, *body]), default=0) for i in range(rows.width)]
+    least = sum(min(width, MIN_CELL) for width in widths) + GAP * max(rows.width - 1, 0)
+    count = f"({rows.height:,} row{'s' if rows.height != 1 else ''})\n"
+    if least > room and body:
+        return _records(rows.columns, body, room) + count
+    numeric = [kind.is_numeric() for kind in rows.dtypes]
+    fitted = _fit(widths, room - GAP * max(rows.width - 1, 0))
+    lines = [_line(line, fitted, numeric) for line in [rows.columns, *body]]
+    lines.insert(1, (" " * GAP).join("─" * width for width in fitted))
+    return "\n".join(lines) + "\n" + count
+
+
+def _line(cells: list[str], widths: list[int], numeric: list[bool]) -> str:
+    shown = []
+    for cell, width, right in zip(cells, widths, numeric, strict=True):
+        text = _cut(cell, width)
+        padding = " " * (width - cell_len(text))
+        shown.append(padding + text if right else text + padding)
+    return (" " * GAP).join(shown).rstrip()
+
+
+def _records(columns: list[str], body: list[list[str]], room: int) -> str:
+    name_width = max(cell_len(column) for column in columns)
+    value_width = max(room - name_width - GAP, MIN_CELL)
+    text = ""
+    for row in body:
+        for column, cell in zip(columns, row, strict=True):
+            text += f"{column}{' ' * (name_width - cell_len(column) + GAP)}{_cut(cell, value_width)}".rstrip() + "\n"
+        text += "─" * min(room, 40) + "\n"
+    return text
+
+
+def _fit(widths: list[int], room: int) -> list[int]:
+    """Shrink the widest columns until the row fits; none below MIN_CELL."""
+    fitted: list[int] = list(widths)
+    while sum(fitted) > room and max(fitted, default=0) > MIN_CELL:
+        widest = max(fitted)
+        at = [i for i, width in enumerate(fitted) if width == widest]
+        second = max((width for width in fitted if width < widest), default=MIN_CELL)
+        excess = sum(fitted) - room
+        smaller = max(MIN_CELL, second, widest - max(1, excess // len(at)))
+        for i in at:
+            fitted[i] = smaller if smaller < widest else widest - 1
+    return fitted
+
+
+def _cut(text: str, width: int) -> str:
+    return text if cell_len(text) <= width else set_cell_size(text, max(width - 1, 0)).rstrip() + "…"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, Decimal) and value == value.to_integral_value():
+        return str(int(value))
+    if isinstance(value, float | Decimal):
+        return f"{value:.4g}" if abs(float(value)) < 1000 else f"{value:.1f}"
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+    return "".join(ch if ch.isprintable() else ch.encode("unicode_escape").decode() for ch in str(value))

@@ -1,0 +1,96 @@
+"""Streams that are closed, full or of another encoding, and signals before an engine runs: no traceback, ever."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corpus.building import commit_build
+from corpus.ledger.writer import open_ledger
+
+World = Any
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from tests.conftest import World as Small
+
+    world = Small(tmp_path_factory.mktemp("streams"))
+    with open_ledger(world.workspace, "test") as ledger:
+        commit_build(world.plan(world.manifest()), world.workspace, ledger)
+    world.write()
+    return world
+
+
+def shell(world: World, line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    line = line.replace("draftmill", f"{sys.executable} -m draftmill")
+    variables = os.environ | environment
+    return subprocess.run(
+        ["bash", "-c", line], cwd=world.root, capture_output=True, text=True, check=False, env=variables, timeout=60
+    )
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "parquet"])
+def test_a_reader_that_leaves_is_no_bug(built: World, form: str) -> None:
+    done = shell(built, f"draftmill sql 'FROM range(300000)' -w ws -f {form} | head -c 5")
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("draftmill build mix.yaml -w ws 2>&-", 0),
+        ("draftmill sql 'SELECT 1' -w ws >&-", 0),
+        ("draftmill sql - -w ws <&-", 2),
+        ("draftmill sql 'FROM range(20000)' -w ws >/dev/full", 2),
+        ("draftmill status -w ws >/dev/full", 2),
+        ("DRAFTMILL_LOG=nonsense draftmill build mix.yaml -w ws", 0),
+        ("env -u HOME draftmill build mix.yaml -w ws", 0),
+        ("HOME=/nowhere TERM=dumb COLUMNS=40 draftmill sql 'FROM provenance' -w ws", 0),
+    ],
+)
+def test_closed_and_full_streams_and_a_bare_environment(built: World, line: str, code: int) -> None:
+    done = shell(built, line)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("draftmill: ") == (code == 2)
+
+
+def test_data_is_utf8_whatever_the_locale(built: World) -> None:
+    for variables in ({"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}):
+        done = shell(built, 'draftmill sql "SELECT chr(233) || chr(10003) AS a" -w ws -f csv', **variables)
+        assert (done.returncode, done.stdout) == (0, "a\n\u00e9\u2713\n"), done.stderr
+    done = shell(built, "draftmill sql $'SELECT \\'\\xff\\'' -w ws")
+    assert done.returncode == 2
+    assert "text that is not UTF-8" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_a_build_is_one_line_and_leaves_nothing_half_made(tmp_path: Path, number: int) -> None:
+    from tests.conftest import World as Small
+
+    world = Small(tmp_path)
+    world.jsonl("long.jsonl", ({"prompt": f"question {i} " * 20} for i in range(60_000)))
+    sources = [{"name": "long", "path": "long.jsonl", "category": "coding"}]
+    path = world.write(sources=sources, mix={"total": 10, "shares": {"coding": 1}})
+    with subprocess.Popen(
+        [sys.executable, "-m", "draftmill", "build", str(path), "-w", str(world.workspace.root)],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        while not world.workspace.ledger.exists():
+            assert process.poll() is None
+            time.sleep(0.02)
+        time.sleep(0.2)
+        process.send_signal(number)
+        said = process.communicate(timeout=30)[1]
+    assert process.returncode == 1, said
+    assert said == "draftmill: stopped. What was committed is kept; run the same command to go on.\n"
+    assert not list(world.workspace.root.rglob(".*.tmp"))
