@@ -18,6 +18,7 @@ from corpus.manifest import Manifest
 from corpus.manifest_file import manifest_schema
 
 HERE = Path(__file__).parent
+LARGE = 1e12  # bounds beyond this only guard against overflow
 
 
 def pages() -> dict[str, str]:
@@ -89,7 +90,7 @@ def ledger_page() -> str:
     ]
     for title, query in (
         ("Views", "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal ORDER BY 1"),
-        ("Tables", "SELECT table_name, comment FROM duckdb_tables() WHERE NOT internal ORDER BY 1"),
+        ("Tables", "SELECT table_name, comment FROM duckdb_tables() WHERE comment IS NOT NULL ORDER BY 1"),
     ):
         lines += [f"## {title}", ""]
         for name, comment in connection.execute(query).fetchall():
@@ -128,7 +129,7 @@ def _type(schema: dict[str, Any]) -> str:
     bounds = [
         f"{sign} {schema[key]:g}"
         for key, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))
-        if key in schema
+        if key in schema and abs(schema[key]) < LARGE
     ]
     return " ".join([str(kind), ", ".join(bounds)]).strip()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,6 +49,7 @@ class Progress:
     started: float = field(default_factory=time.monotonic)
     engines: dict[str, EngineSample] = field(default_factory=dict)
     stopping: bool = False
+    in_flight: int = 0
 
     @property
     def finished(self) -> int:
@@ -65,6 +66,8 @@ class RunSummary:
     tokens: int
     seconds: float
     interrupted: bool
+    reasons: dict[str, int]
+    """Rejected answers by reason."""
 
 
 class GenerationRun:
@@ -83,6 +86,8 @@ class GenerationRun:
         self.plan, self.manifest, self.target, self.renderer = plan, manifest, target, renderer
         self.ledger, self.log, self.factory = ledger, log, factory
         self.progress = Progress(plan.to_make)
+        self._engines: dict[str, str] = {}
+        self._reasons: Counter[str] = Counter()
         self._open: dict[str, Conversation] = {}
         self._buffer: list[Attempt] = []
         self._shard = 0
@@ -123,7 +128,9 @@ class GenerationRun:
         await self._flush()
         seconds = time.monotonic() - self.progress.started
         done = self.progress
-        return RunSummary(done.accepted, done.rejected, done.tokens, seconds, interrupt.asked.is_set())
+        return RunSummary(
+            done.accepted, done.rejected, done.tokens, seconds, interrupt.asked.is_set(), dict(self._reasons)
+        )
 
     async def _loop(
         self,
@@ -138,7 +145,7 @@ class GenerationRun:
         drain: asyncio.Future[Any] | None = None
         while True:
             if drain is None and interrupt.asked.is_set():
-                self.progress.stopping = True
+                self.progress.stopping, self.progress.in_flight = True, pool.in_flight
                 report(self.progress)
                 drain = asyncio.ensure_future(pool.drain(DRAIN_S))
             if drain is None:
@@ -159,6 +166,7 @@ class GenerationRun:
                     break
                 if result is not None:
                     await self._took(pool, result, drain is not None)
+                    self.progress.in_flight = pool.in_flight
                     report(self.progress)
             if len(self._buffer) >= FLUSH_ROWS or time.monotonic() - self._flushed > FLUSH_EVERY_S:
                 await self._flush()
@@ -191,7 +199,8 @@ class GenerationRun:
             except RowError as error:
                 texts.append(error)
         ids = iter(self.renderer.encode([text for text in texts if isinstance(text, str)]))
-        return [next(ids) if isinstance(text, str) else text for text in texts]
+        nothing = RowError("template_error", "renders to nothing")
+        return [next(ids) or nothing if isinstance(text, str) else text for text in texts]
 
     def _queue(self, pool: Pool, conversation: Conversation) -> None:
         answer, recipe = conversation.answers[0], self._recipe(conversation)
@@ -244,6 +253,7 @@ class GenerationRun:
     ) -> None:
         """The current turn gets its reason, and so do the turns that can no longer be asked: all in one shard."""
         self._buffer.append(self._attempt(conversation, "rejected", reason, device, result))
+        self._reasons[reason] += 1
         self.progress.rejected += 1
         self.progress.tokens += len(result.token_ids) if result else 0
         conversation.answers.popleft()
@@ -299,10 +309,12 @@ class GenerationRun:
     def _event(self, device: Device, data: bytes, report: Callable[[Progress], None]) -> None:
         event = decode_event(data)
         if isinstance(event, EngineReady):
-            self.log.event("engine_ready", f"{device.label}: {event.engine}, {event.capacity} in flight")
+            self._engines[device.label] = event.engine
+            message = f"{device.label}: {event.engine}, takes {event.capacity} at once, runs {event.max_num_seqs}"
+            self.log.event("engine_ready", message)
         elif isinstance(event, EngineSample):
             self.progress.engines[device.label] = event
-            self.log.sample(device.label, device.name, msgspec.structs.asdict(event))
+            self.log.sample(self._engines.get(device.label, ""), device.label, msgspec.structs.asdict(event))
             report(self.progress)
 
     def _recipe(self, conversation: Conversation) -> Recipe:

@@ -68,12 +68,12 @@ def commit_plan(plan: GenerationPlan, ledger: LedgerWriter) -> None:
     recipes = {recipe_id: recipe.body for recipe_id, recipe in plan.recipes.items()}
     text = json.dumps(recipes, indent=1, sort_keys=True)
     held = ledger.rows("SELECT count(*) FROM build_responses WHERE build_id = ?", plan.build_id)[0][0]
-    unchanged = (
-        path.exists()
-        and (folder / "recipes.json").exists()
-        and (folder / "recipes.json").read_text() == text
-        and pl.read_parquet(path, glob=False).equals(frame)
-    )
+    try:
+        unchanged = (folder / "recipes.json").read_bytes() == text.encode() and pl.read_parquet(
+            path, glob=False
+        ).equals(frame)
+    except (OSError, pl.exceptions.PolarsError):  # gone or damaged: written again
+        unchanged = False
     if unchanged and held == frame.height:
         return
     write_text(folder / "recipes.json", text)

@@ -18,8 +18,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from corpus.artefacts import TEMPORARY_SUFFIX, replace_folder
-from corpus.errors import UserError
+from corpus.artefacts import TEMPORARY_SUFFIX, replace_folder, sha256_file
+from corpus.errors import DamagedError, UserError
 
 DRAFTER, OPTIMIZER, STATE = "drafter.safetensors", "optimizer.safetensors", "state.json"
 
@@ -48,7 +48,8 @@ def save_checkpoint(folder: Path, drafter: Any, optimizer: Any, progress: Progre
         weights = {name: tensor.contiguous().cpu() for name, tensor in drafter.state_dict().items()}
         save_file(weights, str(temporary / DRAFTER))
         save_file(_optimizer_tensors(drafter, optimizer), str(temporary / OPTIMIZER))
-        (temporary / STATE).write_text(json.dumps(state), encoding="utf-8")
+        marks = {name: sha256_file(temporary / name) for name in (DRAFTER, OPTIMIZER)}
+        (temporary / STATE).write_text(json.dumps({**state, "files": marks}), encoding="utf-8")
 
     replace_folder(final, fill)
     for old in checkpoints(folder):
@@ -69,18 +70,38 @@ def load_checkpoint(path: Path, drafter: Any, optimizer: Any, fingerprint: str) 
             raise UserError(
                 f"{path}: a checkpoint of other data or training settings. Remove {path.parent} to start over."
             )
+        _check_files(path, state.pop("files"))
         drafter.load_state_dict(load_file(str(path / DRAFTER)))
         _restore_optimizer(drafter, optimizer, load_file(str(path / OPTIMIZER)))
         rng = torch.frombuffer(bytearray(base64.b64decode(state.pop("rng"))), dtype=torch.uint8)
         torch.set_rng_state(rng)
         return Progress(**state)
     except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"{path}: a damaged checkpoint ({type(error).__name__}). Remove it and run again.") from error
+        raise DamagedError(
+            f"{path}: a damaged checkpoint ({type(error).__name__}). Remove it and run again."
+        ) from error
 
 
 def load_weights(path: Path, drafter: Any) -> None:
-    """Only the weights of a checkpoint."""
-    drafter.load_state_dict(load_file(str(path / DRAFTER)))
+    """Only the weights of a checkpoint.
+
+    Raises:
+        UserError: it is gone or damaged.
+    """
+    try:
+        _check_files(path, json.loads((path / STATE).read_text(encoding="utf-8"))["files"])
+        drafter.load_state_dict(load_file(str(path / DRAFTER)))
+    except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        raise DamagedError(
+            f"{path}: the best checkpoint is gone or damaged ({type(error).__name__}). Remove {path.parent} and train "
+            "again."
+        ) from error
+
+
+def _check_files(path: Path, marks: dict[str, str]) -> None:
+    for name in (DRAFTER, OPTIMIZER):
+        if sha256_file(path / name) != marks[name]:
+            raise ValueError(f"{name} has another checksum")
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from corpus.errors import UserError
+from corpus.artefacts import sha256_file
+from corpus.errors import DamagedError, UserError
 from corpus.shards import ShardReader, shard_index
 from training.batch import Document, teach
 from training.frozen import FrozenTarget
@@ -40,6 +41,7 @@ class TrainingData:
         self.lengths: list[int] = []
         self._paths: list[Path] = []
         self.agreement: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+        self._sha256: dict[Path, str] = {}
         self._open: OrderedDict[Path, ShardReader] = OrderedDict()
         self._teacher: dict[int, Any] = {}
         self._kept_tokens = 0
@@ -47,6 +49,7 @@ class TrainingData:
         captures = set()
         for shard in shards:
             captures.add(self._add(Path(shard.path), shard.rows))
+            self._sha256[Path(shard.path)] = shard.sha256
         if len(captures) > 1:
             raise UserError(f"hidden states of {len(captures)} captures ({sorted(captures)}); train on one")
         self.train = [i for i, row in enumerate(self.rows) if not row.holdout]
@@ -127,6 +130,11 @@ class TrainingData:
 
     def _reader(self, path: Path) -> ShardReader:
         if path not in self._open:
+            known = self._sha256.pop(path, "")
+            if known and sha256_file(path) != known:
+                raise DamagedError(
+                    f"{path}: its checksum is another than when it was written. Remove it and run `draftmill extract`."
+                )
             self._open[path] = ShardReader(path)
             if len(self._open) > OPEN_SHARDS:
                 self._open.popitem(last=False)[1].close()

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from corpus.artefacts import replace_folder
-from corpus.errors import UserError
+from corpus.errors import DamagedError, UserError
 from corpus.ledger.writer import Readable
 from corpus.workspace import Workspace
 from training.messages import TrainItem
-from training.run import TrainingPlan
+from training.run import TrainingPlan, is_trained
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,7 @@ def plan_export(plan: TrainingPlan, out: Path, untrained: bool, ledger: Readable
     """
     if out.exists():
         raise UserError(f"{out}: exists already. Choose another --out, or remove it.")
-    trained = ledger.workspace.drafter(plan.drafter_id) / "export" / "config.json"
-    if not untrained and not trained.exists():
+    if not untrained and not is_trained(plan, ledger):
         raise UserError(f"drafter {plan.drafter_id} is not trained yet. Run `draftmill train` first, or --untrained.")
     return ExportPlan(plan.drafter_id, out, untrained)
 
@@ -63,8 +62,11 @@ def write_untrained(plan: ExportPlan, item: TrainItem, workspace: Workspace) -> 
 
     described = workspace.drafter(plan.drafter_id) / "drafter.json"
     if described.exists():
-        mask = json.loads(described.read_text())["training"]["mask_token_id"]
-        item = msgspec.structs.replace(item, mask_token_id=int(mask))
+        try:
+            mask = int(json.loads(described.read_text(encoding="utf-8"))["training"]["mask_token_id"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DamagedError(f"{described}: damaged. Run `draftmill train`: it is made again.") from error
+        item = msgspec.structs.replace(item, mask_token_id=mask)
     data = TrainingData(item.shards, item.layer_ids, item.labels)
     try:
         shape = drafter_shape(item, data, load_frozen(item.target_dir, "float32", "cpu"))

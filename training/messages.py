@@ -31,6 +31,8 @@ class ShardRows(msgspec.Struct, frozen=True, array_like=True):
 
     path: str
     rows: list[TrainRow]
+    sha256: str = ""
+    """What the ledger says of the file; it is compared when the file is first opened."""
 
 
 class TrainItem(msgspec.Struct, frozen=True, kw_only=True):

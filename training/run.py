@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ from typing import Any
 import msgspec
 
 from corpus import identity
-from corpus.artefacts import write_atomically, write_text
-from corpus.errors import UserError
+from corpus.artefacts import sha256_file, write_atomically, write_text
+from corpus.errors import DamagedError, UserError
 from corpus.ledger import ingest
 from corpus.ledger.writer import LedgerWriter, Readable
 from corpus.manifest import Manifest
@@ -30,6 +31,10 @@ from fleet.interrupt import Interrupt
 from fleet.pool import Done, Pool, PoolError
 from training.messages import AUTO_MASK_TOKEN, ShardRows, TrainItem, TrainProgress, TrainRow, TrainSummary
 
+log = logging.getLogger("draftmill")
+
+METRICS = "metrics.parquet"
+ACCEPTANCE_KEYS = {"build_id", "category", "measured_by", "drafts", "accepted_tokens", "rows", "measured_at"}
 LEFT_TO_WORKER = 0
 CHECKPOINT_S = 120.0
 
@@ -121,9 +126,20 @@ def plan_training(
 
 
 def is_trained(plan: TrainingPlan, ledger: Readable) -> bool:
-    """True if this drafter is finished."""
+    """True if this drafter is finished, and its files are what was written; else its last checkpoint gives them."""
     known = ledger.rows("SELECT 1 FROM drafters WHERE drafter_id = ? AND build_id IS NOT NULL", plan.drafter_id)
-    return bool(known) and (ledger.workspace.drafter(plan.drafter_id) / "drafter.json").exists()
+    if not known:
+        return False
+    folder = ledger.workspace.drafter(plan.drafter_id)
+    try:
+        body = json.loads((folder / "drafter.json").read_text(encoding="utf-8"))
+        int(body["training"]["mask_token_id"])
+        whole = all(sha256_file(folder / name) == sha256 for name, sha256 in body["files"].items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        whole = False
+    if not whole:
+        log.warning("%s: files of the drafter are gone or damaged; they are made again", folder)
+    return whole
 
 
 async def run_training(
@@ -136,6 +152,7 @@ async def run_training(
     threads: int,
     interrupt: Interrupt,
     report: Callable[[TrainProgress], None],
+    stopping: Callable[[], None],
 ) -> TrainSummary | None:
     """Train, export, measure, and enter the drafter; None if an interrupt ended it at a checkpoint.
 
@@ -145,9 +162,12 @@ async def run_training(
     folder = ledger.workspace.drafter(plan.drafter_id)
     item = train_item(plan, manifest, target, ledger, device, threads)
     progress: list[TrainProgress] = []
+    earlier = read_metrics(folder)
 
     def on_event(_: Device, data: bytes) -> None:
         progress.append(msgspec.msgpack.decode(data, type=TrainProgress))
+        if progress[-1].acceptance:  # at a checkpoint: a killed run goes on from there with its figures
+            write_metrics(folder, earlier, metric_rows(progress))
         report(progress[-1])
 
     try:
@@ -160,6 +180,7 @@ async def run_training(
             asked = asyncio.ensure_future(interrupt.asked.wait())
             await asyncio.wait({waiting, asked}, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
+                stopping()
                 await pool.stop(grace_s=CHECKPOINT_S)  # the worker writes a checkpoint first
             outcome = await waiting
             asked.cancel()
@@ -170,7 +191,7 @@ async def run_training(
     if not isinstance(outcome, Done):
         raise UserError(f"training stopped: {outcome.error if outcome else 'no answer'}. Its checkpoints are kept.")
     summary = msgspec.msgpack.decode(outcome.payload, type=TrainSummary)
-    _write(folder, plan, manifest, summary, progress)
+    _write(folder, plan, manifest, summary, earlier, metric_rows(progress))
     ledger.call(lambda connection: ingest.ingest_drafter(connection, ledger.workspace, plan.drafter_id))
     return summary
 
@@ -182,11 +203,15 @@ def train_item(
     section = manifest.training
     hidden = ledger.workspace.hidden(plan.capture_id).resolve()
     tokens = section.tokens_per_batch
+    checksums = dict(ledger.rows("SELECT shard, sha256 FROM hidden_shards WHERE capture_id = ?", plan.capture_id))
     return TrainItem(
         item_id=plan.drafter_id,
         target_dir=str(target.folder),
         out_dir=str(ledger.workspace.drafter(plan.drafter_id).resolve()),
-        shards=[ShardRows(str(hidden / shard), list(rows)) for shard, rows in sorted(plan.rows.items())],
+        shards=[
+            ShardRows(str(hidden / shard), list(rows), checksums.get(shard, ""))
+            for shard, rows in sorted(plan.rows.items())
+        ],
         layer_ids=plan.layer_ids,
         block_size=section.block_size,
         draft_layers=section.draft_layers,
@@ -248,23 +273,78 @@ def metric_rows(progress: Sequence[TrainProgress]) -> list[dict[str, Any]]:
     return rows
 
 
-def add_acceptance(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Append measurements to a drafter's acceptance.json."""
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Figures of the steps before this run, as metric_rows gives them; none if there are none that can be read."""
+    import polars as pl
+
+    try:
+        rows = pl.read_parquet(folder / METRICS, columns=list(_metrics_schema()), glob=False).to_dicts()
+    except FileNotFoundError:
+        return []
+    except (OSError, pl.exceptions.PolarsError) as error:
+        log.warning("%s is damaged (%s); the figures of earlier steps are lost", folder / METRICS, type(error).__name__)
+        return []
+    return rows
+
+
+def write_metrics(folder: Path, earlier: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> None:
+    """Write this run's figures behind the earlier ones, in the place of those that it made again."""
+    import polars as pl
+
+    first = min((row["step"] for row in rows if row["metric"] == "loss"), default=None)
+    again = {row["metric"] for row in rows} - {"loss"} if first is None else {"label_agreement"}
+    kept = [row for row in earlier if (first is None or row["step"] < first) and row["metric"] not in again]
+    frame = pl.DataFrame([*kept, *rows], schema=_metrics_schema())
+    write_atomically(folder / METRICS, frame.write_parquet)
+
+
+def _metrics_schema() -> dict[str, Any]:
+    import polars as pl
+
+    return {"step": pl.Int64, "epoch": pl.Int64, "metric": pl.String, "category": pl.String, "value": pl.Float64}
+
+
+def read_acceptance(folder: Path) -> list[dict[str, Any]]:
+    """A drafter's measurements.
+
+    Raises:
+        UserError: the file is damaged.
+    """
     path = folder / "acceptance.json"
-    known = json.loads(path.read_text()) if path.exists() else []
-    write_text(path, json.dumps([*known, *rows], indent=1, sort_keys=True))
+    try:
+        rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        for row in rows:
+            if not row.keys() >= ACCEPTANCE_KEYS:
+                raise KeyError("a key")
+            datetime.fromisoformat(row["measured_at"])
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{path}: damaged. Remove it and run `draftmill serve-check` again.") from error
+    return rows
+
+
+def add_acceptance(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Append measurements to a drafter's acceptance.json.
+
+    Raises:
+        UserError: as read_acceptance.
+    """
+    known = read_acceptance(folder)
+    write_text(folder / "acceptance.json", json.dumps([*known, *rows], indent=1, sort_keys=True))
 
 
 def _write(
-    folder: Path, plan: TrainingPlan, manifest: Manifest, summary: TrainSummary, progress: Sequence[TrainProgress]
+    folder: Path,
+    plan: TrainingPlan,
+    manifest: Manifest,
+    summary: TrainSummary,
+    earlier: Sequence[dict[str, Any]],
+    rows: list[dict[str, Any]],
 ) -> None:
     import polars as pl
 
     now = datetime.now(UTC).isoformat()
-    schema = {
-        "step": pl.Int64, "epoch": pl.Int64, "metric": pl.String, "category": pl.String, "value": pl.Float64,
-    }  # fmt: skip
-    rows = metric_rows(progress)
     for category, (agree, of) in summary.label_agreement.items():
         if of:
             rows.append(
@@ -273,14 +353,18 @@ def _write(
                     "category": category, "value": agree / of,
                 }
             )  # fmt: skip
-    metrics = pl.DataFrame(rows, schema=schema)
-    write_atomically(folder / "metrics.parquet", metrics.write_parquet)
+    write_metrics(folder, earlier, rows)
     ids = sorted(row.response_id for rows in plan.rows.values() for row in rows if not row.holdout)
     write_atomically(folder / "responses.parquet", pl.DataFrame({"response_id": ids}).write_parquet)
+    try:
+        served = [row for row in read_acceptance(folder) if row["measured_by"] == "vllm"]
+    except DamagedError:
+        served = []
     write_text(
         folder / "acceptance.json",
         json.dumps(
-            [
+            served
+            + [
                 {
                     "build_id": plan.build_id, "category": row.category, "measured_by": row.measured_by,
                     "drafts": row.drafts, "accepted_tokens": row.accepted_tokens, "rows": row.rows,
@@ -303,6 +387,9 @@ def _write(
         "steps": summary.steps,
         "rows": summary.training_rows,
         "path": f"drafters/{plan.drafter_id}/export",
+        "files": {
+            path.relative_to(folder).as_posix(): sha256_file(path) for path in sorted((folder / "export").iterdir())
+        },
         "created_at": now,
     }
     write_text(folder / "drafter.json", json.dumps(body, indent=1, sort_keys=True))

@@ -7,7 +7,7 @@ the drafter's acceptance.json and from there into the ledger. A foreign drafter 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,17 +86,23 @@ def exported(drafter: str | None, own_id: str, ledger: Readable) -> Exported:
         if not (folder / "config.json").exists():
             raise UserError(f"{folder}: drafter {own_id} is not trained yet. Run `draftmill train` first.")
         return _read(folder, own_id, folder.relative_to(root).as_posix())
+    folder, home = Path(drafter).expanduser(), (root / "drafters").resolve()
+    if folder.resolve().is_relative_to(home) and folder.resolve().name == "export":
+        name = folder.resolve().relative_to(home).parts[0]
+        return _read(folder, name, f"drafters/{name}/export")
+    return read_drafter(drafter)
+
+
+def read_drafter(drafter: str) -> Exported:
+    """Somebody's drafter: a folder, or else a Hub id.
+
+    Raises:
+        UserError: it holds no DFlash drafter, or the Hub refuses.
+    """
     folder = Path(drafter).expanduser()
-    origin = drafter
     if folder.is_dir():
-        home = (root / "drafters").resolve()
-        if folder.resolve().is_relative_to(home) and folder.resolve().name == "export":
-            name = folder.resolve().relative_to(home).parts[0]
-            return _read(folder, name, f"drafters/{name}/export")
-        origin = folder.resolve().name
-    else:
-        folder = _from_hub(drafter)
-    return _read(folder, None, origin)
+        return _read(folder, None, folder.resolve().name)
+    return _read(_from_hub(drafter), None, drafter)
 
 
 async def serve_check(
@@ -108,6 +114,7 @@ async def serve_check(
     log: RunLog,
     devices: Sequence[Device],
     limit: int | None,
+    report: Callable[[str], None],
 ) -> Served:
     """Measure a drafter both ways on the plan's held-out rows, and enter what was measured.
 
@@ -118,7 +125,7 @@ async def serve_check(
     items = _items(plan, ledger, limit)
     if not items:
         raise UserError(f"{manifest.name}: build {plan.build_id} has no captured held-out rows. Set mix.holdout.")
-    walked = await _walk(chosen, plan, manifest, target, ledger, log, device)
+    walked = await _walk(chosen, plan, manifest, target, ledger, log, device, report)
     config = ServeConfig(
         target_dir=str(target.folder),
         dtype=manifest.target.dtype,
@@ -132,7 +139,7 @@ async def serve_check(
     )
     results: list[ServeResult] = []
     payload = serve_messages.encode(config)
-    for outcome in await _through("training.serve_worker:create", payload, items, device, log):
+    for outcome in await _through("training.serve_worker:create", payload, items, device, log, report):
         results.append(serve_messages.decode_result(outcome))
     now = datetime.now(UTC).isoformat()
     rows = [
@@ -156,6 +163,7 @@ async def _walk(
     ledger: LedgerWriter,
     log: RunLog,
     device: Device,
+    report: Callable[[str], None],
 ) -> list[AcceptanceRow]:
     """The offline estimate, where the captured layers are the drafter's; the plan's own drafter has it already."""
     if chosen.drafter_id == plan.drafter_id:
@@ -168,12 +176,19 @@ async def _walk(
         drafter_dir=str(chosen.folder.resolve()), rows=train_item(plan, manifest, target, ledger, device, threads)
     )
     payloads = {"walk": msgspec.msgpack.encode(item)}
-    answers = await _through("training.measure_worker:create", b"", payloads, device, log)
+    answers = await _through("training.measure_worker:create", b"", payloads, device, log, report)
     return msgspec.msgpack.decode(answers[0], type=list[AcceptanceRow])
 
 
-async def _through(factory: str, config: bytes, payloads: dict[str, bytes], device: Device, log: RunLog) -> list[bytes]:
-    answers = []
+async def _through(
+    factory: str,
+    config: bytes,
+    payloads: dict[str, bytes],
+    device: Device,
+    log: RunLog,
+    report: Callable[[str], None],
+) -> list[bytes]:
+    answers: list[bytes] = []
     try:
         async with Pool(factory, lambda _: config, [device], log_dir=log.folder / "workers") as pool:
             for item_id, payload in payloads.items():
@@ -182,6 +197,7 @@ async def _through(factory: str, config: bytes, payloads: dict[str, bytes], devi
                 if not isinstance(outcome, Done):
                     raise UserError(f"serve check of {outcome.item_id} stopped: {outcome.error}")
                 answers.append(outcome.payload)
+                report(f"{outcome.item_id} measured, {len(answers)} of {len(payloads)}")
     except PoolError as error:
         raise UserError(f"serve check stopped: {error}") from error
     return answers
@@ -227,15 +243,20 @@ def _read(folder: Path, drafter_id: str | None, origin: str) -> Exported:
 
 def _from_hub(drafter: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.utils import httpx
 
     try:
         return Path(snapshot_download(drafter, allow_patterns=["*.json", "*.safetensors"]))
     except HFValidationError as error:
         raise UserError(f"{drafter}: no such folder, and not the name of a Hub repository.") from error
-    except (HfHubHTTPError, OSError, ValueError) as error:
+    except RepositoryNotFoundError as error:
+        raise UserError(
+            f"{drafter}: no such folder, and the Hub has no such drafter (a private one needs HF_TOKEN)."
+        ) from error
+    except (httpx.HTTPError, OSError, ValueError) as error:
         first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise UserError(f"{drafter}: no such folder, and the Hub has no such drafter ({first}).") from error
+        raise UserError(f"{drafter}: no such folder, and the Hub cannot be asked ({first}).") from error
 
 
 def _foreign(chosen: Exported, now: str) -> dict[str, Any]:
