@@ -300,7 +300,7 @@ class Engine(Section):
     quantization: str | None = None
     """The engine's quantisation method."""
     seed: Seed = 0
-    """Seed of an engine; the engine's number is added to it. Not part of the recipe."""
+    """Seed of the engines: each adds its number, and a thousand for each time it was started again. Not part of the recipe."""
     extra: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of the engine, passed as they are."""
 

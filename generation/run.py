@@ -36,6 +36,7 @@ FLUSH_ROWS = 5_000
 RENDER_BATCH = 64
 AHEAD_PER_DEVICE = 768
 DRAIN_S = 120.0
+SEEDS_PER_START = 1_000
 
 
 @dataclass
@@ -87,6 +88,7 @@ class GenerationRun:
         self.ledger, self.log, self.factory = ledger, log, factory
         self.progress = Progress(plan.to_make)
         self._engines: dict[str, str] = {}
+        self._starts: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
         self._open: dict[str, Conversation] = {}
         self._buffer: list[Attempt] = []
@@ -321,7 +323,10 @@ class GenerationRun:
         return self.plan.recipes[conversation.answers[0].recipe_id]
 
     def _engine_config(self, device: Device, number: int) -> EngineConfig:
+        """Asked for at every start of a worker: an engine that is started again must not draw the same numbers again."""
         engine = self.manifest.engine
+        start = self._starts[device.label]
+        self._starts[device.label] += 1
         return EngineConfig(
             model_dir=str(self.target.folder),
             dtype=self.manifest.target.dtype,
@@ -331,7 +336,7 @@ class GenerationRun:
             gpu_memory_utilization=engine.gpu_memory_utilization,
             kv_cache_dtype=engine.kv_cache_dtype,
             quantization=engine.quantization,
-            seed=engine.seed,
+            seed=engine.seed + SEEDS_PER_START * start,
             extra=engine.extra,
             trust_remote_code=self.manifest.target.trust_remote_code,
             engine_number=number,

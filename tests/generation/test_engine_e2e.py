@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -129,13 +130,16 @@ async def _check(target_dir: Path, log_dir: Path, devices: list[Device]) -> None
     events: list[object] = []
     shared_before = shared_memory()
 
+    starts: Counter[str] = Counter()
+
     def config_for(device: Device) -> bytes:
+        starts[device.label] += 1
         return encode(
             EngineConfig(
                 model_dir=str(target_dir),
                 dtype="float32",
                 max_model_len=MAX_MODEL_LEN,
-                seed=100,
+                seed=100 * starts[device.label],  # an engine that is started again draws other numbers
                 engine_number=devices.index(device),
                 device=device.label,
             )
@@ -181,8 +185,10 @@ async def _check(target_dir: Path, log_dir: Path, devices: list[Device]) -> None
         assert len(results) == 300
         assert all(isinstance(outcome, Done) for outcome in outcomes.values())
         assert any(isinstance(outcome, Done) and outcome.crashes for outcome in outcomes.values())
-        answers = {tuple(result.token_ids) for result in results.values()}
-        assert len(answers) > 290
+        answers = [tuple(result.token_ids) for result in results.values()]
+        long = [answer for answer in answers if len(answer) >= 6]  # a few may end at once, and are equal then
+        assert len(long) > 200
+        assert len(set(long)) == len(long)
         stopped = [result for result in results.values() if result.finish_reason == "stop"]
         cut = [result for result in results.values() if result.finish_reason == "length"]
         assert stopped

@@ -187,6 +187,8 @@ def test_a_prompt_that_kills_its_engine_is_set_aside_and_the_others_are_answered
     tell(world, story(world, prompts, extra={"crash_token_id": token, "latency_s": 0.05}))
     reasons = Counter(row[0] for row in query(world.workspace, "SELECT reason FROM responses").rows())
     assert reasons["engine_crashed"] == 1
+    seeds = {row[0] for row in query(world.workspace, "SELECT DISTINCT seed FROM accepted_responses").iter_rows()}
+    assert len(seeds) > 1  # an engine that was started again did not draw the same numbers again
     assert each_wanted_once(world).total() == 7
 
 
