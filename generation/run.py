@@ -323,7 +323,7 @@ class GenerationRun:
         return self.plan.recipes[conversation.answers[0].recipe_id]
 
     def _engine_config(self, device: Device, number: int) -> EngineConfig:
-        """Asked for at every start of a worker: an engine that is started again must not draw the same numbers again."""
+        """Asked for at every start of a worker: one that is started again must not draw the same numbers again."""
         engine = self.manifest.engine
         start = self._starts[device.label]
         self._starts[device.label] += 1
