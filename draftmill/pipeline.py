@@ -361,7 +361,7 @@ def _what_next(session: Session, plan: TrainingPlan) -> None:
     say(f'    --speculative-config \'{{"method": "dflash", "num_speculative_tokens": {steps},')
     say(f'      "model": "{export}"}}\'')
     say("Ask what it was made of, and where its rows came from:")
-    say(f"  {command} sql{flag} \"FROM composition WHERE stage = 'accepted'\"")
+    say(f'  {command} sql{flag} "SELECT stage, category, prompts FROM composition"')
     say(f'  {command} sql{flag} "SELECT category, dataset, row_index FROM provenance"')
     say("Then change a share in the manifest and run it again:")
     say("only what the change adds is generated.")

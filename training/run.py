@@ -30,11 +30,10 @@ from fleet.devices import Device
 from fleet.interrupt import Interrupt
 from fleet.pool import Done, Pool, PoolError
 from training.messages import AUTO_MASK_TOKEN, ShardRows, TrainItem, TrainProgress, TrainRow, TrainSummary
+from training.record import acceptance_row, metric_rows, read_acceptance, read_metrics, write_metrics
 
 log = logging.getLogger("draftmill")
 
-METRICS = "metrics.parquet"
-ACCEPTANCE_KEYS = {"build_id", "category", "measured_by", "drafts", "accepted_tokens", "rows", "measured_at"}
 LEFT_TO_WORKER = 0
 CHECKPOINT_S = 120.0
 
@@ -247,93 +246,6 @@ def cpu_threads() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def metric_rows(progress: Sequence[TrainProgress]) -> list[dict[str, Any]]:
-    """Progress messages in the ledger's long form; category is None for figures of all rows."""
-    rows: list[dict[str, Any]] = []
-
-    def add(message: TrainProgress, metric: str, category: str | None, value: float) -> None:
-        rows.append(
-            {"step": message.step, "epoch": message.epoch, "metric": metric, "category": category, "value": value}
-        )
-
-    for message in progress:
-        add(message, "loss", None, message.loss)
-        add(message, "learning_rate", None, message.lr)
-        add(message, "gradient_norm", None, message.gradient_norm)
-        add(message, "tokens_per_s", None, message.tokens_per_s)
-        for slot, (right, of) in enumerate(zip(message.correct_by_slot, message.total_by_slot, strict=True), start=1):
-            if of:
-                add(message, f"accuracy_slot_{slot}", None, right / of)
-        for category, (total, count) in message.loss_by_category.items():
-            if count:
-                add(message, "loss", category, total / count)
-        for category, (drafts, accepted) in message.acceptance.items():
-            if drafts:
-                add(message, "walk_acceptance_length", category, 1 + accepted / drafts)
-    return rows
-
-
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Figures of the steps before this run, as metric_rows gives them; none if there are none that can be read."""
-    import polars as pl
-
-    try:
-        rows = pl.read_parquet(folder / METRICS, columns=list(_metrics_schema()), glob=False).to_dicts()
-    except FileNotFoundError:
-        return []
-    except (OSError, pl.exceptions.PolarsError) as error:
-        log.warning("%s is damaged (%s); the figures of earlier steps are lost", folder / METRICS, type(error).__name__)
-        return []
-    return rows
-
-
-def write_metrics(folder: Path, earlier: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> None:
-    """Write this run's figures behind the earlier ones, in the place of those that it made again."""
-    import polars as pl
-
-    first = min((row["step"] for row in rows if row["metric"] == "loss"), default=None)
-    again = {row["metric"] for row in rows} - {"loss"} if first is None else {"label_agreement"}
-    kept = [row for row in earlier if (first is None or row["step"] < first) and row["metric"] not in again]
-    frame = pl.DataFrame([*kept, *rows], schema=_metrics_schema())
-    write_atomically(folder / METRICS, frame.write_parquet)
-
-
-def _metrics_schema() -> dict[str, Any]:
-    import polars as pl
-
-    return {"step": pl.Int64, "epoch": pl.Int64, "metric": pl.String, "category": pl.String, "value": pl.Float64}
-
-
-def read_acceptance(folder: Path) -> list[dict[str, Any]]:
-    """A drafter's measurements.
-
-    Raises:
-        UserError: the file is damaged.
-    """
-    path = folder / "acceptance.json"
-    try:
-        rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        for row in rows:
-            if not row.keys() >= ACCEPTANCE_KEYS:
-                raise KeyError("a key")
-            datetime.fromisoformat(row["measured_at"])
-    except FileNotFoundError:
-        return []
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedError(f"{path}: damaged. Remove it and run `draftmill serve-check` again.") from error
-    return rows
-
-
-def add_acceptance(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Append measurements to a drafter's acceptance.json.
-
-    Raises:
-        UserError: as read_acceptance.
-    """
-    known = read_acceptance(folder)
-    write_text(folder / "acceptance.json", json.dumps([*known, *rows], indent=1, sort_keys=True))
-
-
 def _write(
     folder: Path,
     plan: TrainingPlan,
@@ -360,22 +272,11 @@ def _write(
         served = [row for row in read_acceptance(folder) if row["measured_by"] == "vllm"]
     except DamagedError:
         served = []
-    write_text(
-        folder / "acceptance.json",
-        json.dumps(
-            served
-            + [
-                {
-                    "build_id": plan.build_id, "category": row.category, "measured_by": row.measured_by,
-                    "drafts": row.drafts, "accepted_tokens": row.accepted_tokens, "rows": row.rows,
-                    "measured_at": now,
-                }
-                for row in summary.acceptance
-            ],
-            indent=1,
-            sort_keys=True,
-        ),
-    )  # fmt: skip
+    measured = [
+        acceptance_row(plan.build_id, row.category, row.measured_by, row.drafts, row.accepted_tokens, row.rows, now)
+        for row in summary.acceptance
+    ]
+    write_text(folder / "acceptance.json", json.dumps([*served, *measured], indent=1, sort_keys=True))
     body = {
         "schema_version": 1,
         "drafter_id": plan.drafter_id,

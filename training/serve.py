@@ -28,7 +28,8 @@ from fleet.devices import Device
 from fleet.pool import Done, Pool, PoolError
 from training import serve_messages
 from training.messages import AcceptanceRow, MeasureItem
-from training.run import TrainingPlan, add_acceptance, cpu_threads, train_item
+from training.record import acceptance_row, add_acceptance
+from training.run import TrainingPlan, cpu_threads, train_item
 from training.serve_messages import ServeConfig, ServeItem, ServeResult
 
 
@@ -142,11 +143,9 @@ async def serve_check(
     for outcome in await _through("training.serve_worker:create", payload, items, device, log, report):
         results.append(serve_messages.decode_result(outcome))
     now = datetime.now(UTC).isoformat()
-    rows = [
-        _acceptance(plan.build_id, r.category, "vllm", r.drafts, r.accepted_tokens, r.rows, now) for r in results
-    ] + [
-        _acceptance(plan.build_id, r.category, r.measured_by, r.drafts, r.accepted_tokens, r.rows, now) for r in walked
-    ]
+    measured = [(r.category, "vllm", r.drafts, r.accepted_tokens, r.rows) for r in results]
+    measured += [(r.category, r.measured_by, r.drafts, r.accepted_tokens, r.rows) for r in walked]
+    rows = [acceptance_row(plan.build_id, *sums, now) for sums in measured]
     folder = ledger.workspace.drafter(chosen.drafter_id)
     if not (folder / "drafter.json").exists():
         write_text(folder / "drafter.json", json.dumps(_foreign(chosen, now), indent=1, sort_keys=True))
@@ -272,15 +271,6 @@ def _foreign(chosen: Exported, now: str) -> dict[str, Any]:
         "path": chosen.origin,
         "created_at": now,
     }
-
-
-def _acceptance(
-    build_id: str, category: str, measured_by: str, drafts: int, accepted: int, rows: int, now: str
-) -> dict[str, Any]:
-    return {
-        "build_id": build_id, "category": category, "measured_by": measured_by, "drafts": drafts,
-        "accepted_tokens": accepted, "rows": rows, "measured_at": now,
-    }  # fmt: skip
 
 
 def _pooled(side: dict[str, tuple[int, int, int]]) -> tuple[int, int, int] | None:

@@ -17,7 +17,8 @@ from tests.training.test_loop import item, run  # noqa: F401  # the fixture
 from training.checkpoint import load_weights
 from training.data import TrainingData
 from training.messages import TrainItem
-from training.run import add_acceptance, is_trained, read_acceptance, read_metrics, write_metrics
+from training.record import add_acceptance, read_acceptance, read_metrics, write_metrics
+from training.run import is_trained
 
 
 def flip(path: Path) -> None:
