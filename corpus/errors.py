@@ -27,3 +27,8 @@ class RowError(Exception):
 
 class Retryable(Exception):
     """The same call may succeed later: a lost connection, a worker that died."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a library's message, to be quoted in one of ours; the error's name where it says nothing."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

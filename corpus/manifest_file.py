@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from corpus.errors import UserError
+from corpus.errors import UserError, first_line
 from corpus.manifest import Manifest
 
 SHOWN_CHARS = 60
@@ -36,7 +36,7 @@ def load_manifest(path: Path) -> Manifest:
         hint = f" Did you mean {path.parent / near[0]}?" if near else ""
         raise UserError(f"{path}: no such manifest file.{hint}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as UTF-8 text ({_one_line(error)}).") from error
+        raise UserError(f"{path}: cannot be read as UTF-8 text ({first_line(error)}).") from error
     return parse_manifest(text, str(path))
 
 
@@ -56,7 +56,7 @@ def parse_manifest(text: str, where: str) -> Manifest:
     try:
         data = json.dumps(raw, ensure_ascii=False, default=str).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise UserError(f"{where}: holds what no manifest can ({_one_line(error)}).") from error
+        raise UserError(f"{where}: holds what no manifest can ({first_line(error)}).") from error
     try:
         manifest = Manifest.model_validate_json(data)
     except ValidationError as error:
@@ -187,10 +187,6 @@ def _shown(value: Any) -> str:
 
 def _yaml_problem(error: YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or _one_line(error)
+    problem = getattr(error, "problem", None) or first_line(error)
     at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
     return f"{at}{problem}".splitlines()[0]
-
-
-def _one_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

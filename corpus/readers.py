@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from corpus.errors import UserError
+from corpus.errors import UserError, first_line
 
 if TYPE_CHECKING:
     import polars as pl
@@ -82,7 +82,7 @@ def read_rows(
     except FileNotFoundError as error:
         raise UserError(f"{at}: no such file any more.") from error
     except broken as error:
-        raise UserError(f"{at}: cannot be read to its end ({_first_line(error)}). Fetch the file again.") from error
+        raise UserError(f"{at}: cannot be read to its end ({first_line(error)}). Fetch the file again.") from error
 
 
 def _frame_rows(
@@ -97,7 +97,7 @@ def _frame_rows(
             frame = pl.read_csv(_decompressed(raw, kind[1]).read(), infer_schema=False)
     except (pl.exceptions.PolarsError, *BROKEN) as error:
         what = kind[0].lstrip(".")
-        raise UserError(f"{at}: not a readable {what} file ({_first_line(error)}). Fetch it again.") from error
+        raise UserError(f"{at}: not a readable {what} file ({first_line(error)}). Fetch it again.") from error
     if not where:
         yield from enumerate(frame.iter_rows(named=True))
         return
@@ -113,7 +113,7 @@ def _json_lines(stream: IO[bytes], at: str) -> Iterator[tuple[int, dict[str, Any
             if line.strip():
                 yield number, _json_row(line, at, number)
     except BROKEN as error:
-        raise UserError(f"{at}: breaks off after row {number} ({_first_line(error)}). Fetch the file again.") from error
+        raise UserError(f"{at}: breaks off after row {number} ({first_line(error)}). Fetch the file again.") from error
 
 
 def _json_row(line: bytes, at: str, number: int) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def _json_row(line: bytes, at: str, number: int) -> dict[str, Any]:
         except (ValueError, RecursionError) as error:
             raise UserError(
                 f"{at}: row {number} (line {number + 1}) is not valid JSON "
-                f"({getattr(error, 'msg', None) or _first_line(error)}). Repair the row or remove it."
+                f"({getattr(error, 'msg', None) or first_line(error)}). Repair the row or remove it."
             ) from error
     if not isinstance(row, dict):
         raise UserError(f"{at}: row {number} holds {type(row).__name__}; an object is expected.")
@@ -136,7 +136,7 @@ def _json_document(stream: IO[bytes], at: str) -> Iterator[tuple[int, dict[str, 
     try:
         document = json.loads(stream.read())
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{at}: not valid JSON ({_first_line(error)}). One object a line belongs in .jsonl.") from error
+        raise UserError(f"{at}: not valid JSON ({first_line(error)}). One object a line belongs in .jsonl.") from error
     if isinstance(document, dict):
         lists = [value for value in document.values() if isinstance(value, list)]
         document = lists[0] if len(lists) == 1 else None
@@ -180,7 +180,7 @@ def _mask(frame: pl.DataFrame, at: str, where: str) -> pl.Series:
             return mask["__kept"]
     except pl.exceptions.PolarsError as error:
         columns = ", ".join(frame.columns[:12])
-        raise UserError(f"{at}: where: {_first_line(error)[:300]}. Columns are {columns}.") from error
+        raise UserError(f"{at}: where: {first_line(error)[:300]}. Columns are {columns}.") from error
     raise UserError(f"{at}: where gives {kind}, a condition (true or false) is expected.")
 
 
@@ -193,7 +193,3 @@ def _decompressed(raw: IO[bytes], compression: str) -> IO[bytes]:
         # pyarrow's stream gives blocks and no lines
         return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd"), BLOCK_BYTES)
     return raw
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

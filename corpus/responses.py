@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from corpus.artefacts import Written, write_atomically
-from corpus.errors import UserError
+from corpus.errors import UserError, first_line
 
 if TYPE_CHECKING:
     import polars as pl
@@ -99,7 +99,7 @@ def _each_shard(folder: Path, places: Sequence[tuple[str, int]], columns: Sequen
         try:
             frame = pl.read_parquet(folder / shard, columns=list(columns), glob=False)
         except (OSError, pl.exceptions.PolarsError) as error:
-            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            first = first_line(error)
             raise UserError(
                 f"{folder / shard}: the ledger names this shard and it cannot be read ({first}). Put it back, or run "
                 "`draftmill ledger rebuild`: its answers are then made again."

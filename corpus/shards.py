@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from corpus.artefacts import Written, write_atomically
-from corpus.errors import DamagedError, UserError
+from corpus.errors import DamagedError, UserError, first_line
 from corpus.layers import to_vllm_ids
 
 SCHEMA_VERSION = 1
@@ -149,7 +149,7 @@ class ShardReader:
         try:
             self._open: Any = self._stack.enter_context(safe_open(str(path), framework="pt"))
         except (SafetensorError, OSError) as error:
-            raise DamagedError(_damaged(path, str(error).splitlines()[0])) from error
+            raise DamagedError(_damaged(path, first_line(error))) from error
 
     def __len__(self) -> int:
         return len(self.response_ids)

@@ -20,7 +20,7 @@ from typing import IO, Any, cast
 
 from corpus.artefacts import sha256_file, write_text
 from corpus.canonical import digest
-from corpus.errors import RowError, UserError
+from corpus.errors import RowError, UserError, first_line
 from corpus.manifest import Source
 from corpus.readers import COMPRESSIONS, SUFFIXES, SourceFile, file_kind
 
@@ -186,5 +186,5 @@ def _hub_problem(error: BaseException, source: Source) -> str:
         return f"has no revision {source.revision}."
     if isinstance(error, RepositoryNotFoundError):
         return "does not exist on the Hub, or needs a token (HF_TOKEN or `hf auth login`)."
-    first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    first = first_line(error)[:200]
     return f"cannot be resolved ({first}). Is the Hub reachable (HF_ENDPOINT)? Local files go under path:."

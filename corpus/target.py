@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from corpus.errors import RowError, UserError
+from corpus.errors import RowError, UserError, first_line
 from corpus.gguf import ensure_converted, is_gguf_target
 from corpus.manifest import Target
 from corpus.records import Message
@@ -97,7 +97,7 @@ class Renderer:
                 resolved.folder, trust_remote_code=resolved.target.trust_remote_code
             )
         except Exception as error:  # tokenizers raises Exception itself, transformers whatever a config runs into
-            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            first = first_line(error)
             raise UserError(f"target {resolved.target.model}: its tokenizer cannot be loaded ({first}).") from error
         self.template = resolved.template
 
@@ -153,7 +153,7 @@ def _from_hub(target: Target, weights: bool) -> tuple[Path, str]:
             f"{at}: neither a folder here nor a model on the Hub (a private one needs HF_TOKEN)."
         ) from error
     except (httpx.HTTPError, OSError, ValueError) as error:
-        first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        first = first_line(error)[:200]
         raise UserError(
             f"{at}: no such folder, and the Hub cannot be asked ({first}). Is the Hub reachable (HF_ENDPOINT)?"
         ) from error

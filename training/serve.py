@@ -17,7 +17,7 @@ import msgspec
 
 from corpus.artefacts import sha256_file, write_text
 from corpus.canonical import digest
-from corpus.errors import UserError
+from corpus.errors import UserError, first_line
 from corpus.ledger import ingest
 from corpus.ledger.writer import LedgerWriter, Readable
 from corpus.manifest import Manifest
@@ -254,7 +254,7 @@ def _from_hub(drafter: str) -> Path:
             f"{drafter}: no such folder, and the Hub has no such drafter (a private one needs HF_TOKEN)."
         ) from error
     except (httpx.HTTPError, OSError, ValueError) as error:
-        first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        first = first_line(error)[:200]
         raise UserError(f"{drafter}: no such folder, and the Hub cannot be asked ({first}).") from error
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corpus.artefacts import remove_temporaries, sha256_file, sync_path, temporary_path, write_text
-from corpus.errors import DamagedError, UserError
+from corpus.errors import DamagedError, UserError, first_line
 from corpus.ledger import ingest
 from corpus.ledger.writer import LedgerWriter, migrate, refuse_held
 from corpus.shards import capture_body
@@ -242,7 +242,7 @@ def _damage(job: Callable[[Connection], object]) -> str | None:
         except duckdb.OutOfMemoryException:
             return None
         except (duckdb.Error, DamagedError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            return str(error).splitlines()[0] if str(error) else type(error).__name__
+            return first_line(error)
     return None
 
 

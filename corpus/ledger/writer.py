@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from corpus.artefacts import full_disk, remove_temporaries, temporary_path
-from corpus.errors import UserError
+from corpus.errors import UserError, first_line
 from corpus.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class LedgerWriter:
                 self._connection.close()
                 self._connection = None
             reason = full_disk(error, self._path) or (
-                f"{self._path}: cannot be opened ({_first_line(error)}). Run `draftmill ledger rebuild`: "
+                f"{self._path}: cannot be opened ({first_line(error)}). Run `draftmill ledger rebuild`: "
                 "everything in it is made again from the other files."
             )
             raise UserError(reason) from error
@@ -144,7 +144,7 @@ class LedgerWriter:
             reason = full_disk(error, self._path)
             if reason is None and isinstance(error, duckdb.Error) and _is_corrupt(error, self._path):
                 reason = (
-                    f"{self._path}: is damaged ({_first_line(error)[:200]}). Run `draftmill ledger rebuild`: "
+                    f"{self._path}: is damaged ({first_line(error)[:200]}). Run `draftmill ledger rebuild`: "
                     "everything in it is made again from the other files."
                 )
             if reason is None:
@@ -309,7 +309,3 @@ def refuse_newer(connection: duckdb.DuckDBPyConnection, path: str) -> set[int]:
             "Upgrade draftmill, or choose another --workspace."
         )
     return done
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
