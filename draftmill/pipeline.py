@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from corpus import building
 from corpus.building import BuildPlan
@@ -26,7 +26,7 @@ from corpus.runlog import RunLog
 from draftmill.interrupted import StoppedEarly
 from draftmill.session import Session
 from draftmill.terminal import ExtractionScreen, GenerationScreen, Screen, TrainingScreen, clock, say, table
-from extraction.run import ExtractionPlan, plan_extraction, run_extraction
+from extraction.run import ExtractionPlan, plan_capture, plan_extraction, run_extraction
 from fleet.interrupt import Interrupt, Interrupted, run_interruptible
 from generation.plan import GenerationPlan
 from generation.run import GenerationRun, RunSummary
@@ -35,6 +35,9 @@ from training.exporting import ExportPlan, copy_export, plan_export, write_untra
 from training.messages import TrainSummary
 from training.run import TrainingPlan, cpu_threads, is_trained, plan_training, run_training, train_item
 from training.serve import Served, exported, serve_check
+
+if TYPE_CHECKING:
+    import polars as pl
 
 T = TypeVar("T")
 STOPPED = (StoppedEarly, Interrupted, KeyboardInterrupt, asyncio.CancelledError)
@@ -90,10 +93,15 @@ def build_lines(plan: BuildPlan) -> list[str]:
 
 
 def generation_plan(
-    session: Session, ledger: Readable, build: BuildPlan, retry_rejected: bool = False
+    session: Session,
+    ledger: Readable,
+    build: BuildPlan,
+    retry_rejected: bool = False,
+    prompts: pl.DataFrame | None = None,
 ) -> GenerationPlan:
-    """What is wanted of the target, and what of it is left."""
-    prompts = building.selected_rows(session.workspace, build)
+    """What is wanted of the target, and what of it is left. `prompts`: the build's rows, if they are read already."""
+    if prompts is None:
+        prompts = building.selected_rows(session.workspace, build)
     return load_plan(
         session.manifest,
         session.target,
@@ -113,14 +121,14 @@ def generate_stage(
     Raises:
         StoppedEarly: an interrupt ended it; what was answered is committed.
     """
-    plan = generation_plan(session, ledger, build, retry_rejected)
+    prompts = building.selected_rows(session.workspace, build)
+    plan = generation_plan(session, ledger, build, retry_rejected, prompts)
     commit_plan(plan, ledger)
     if not plan.conversations:
         say(f"generate   nothing to do: {plan.accepted:,} answers accepted, {plan.rejected:,} rejected")
         return None
     done = plan.accepted + plan.rejected
     say(f"generate   {plan.to_make:,} answers to make, {done:,} of {len(plan.wanted):,} done, on {_devices(session)}")
-    prompts = building.selected_rows(session.workspace, build)
     conversations = load_conversations(plan, prompts, ledger)
     log = RunLog(ledger, "generate", build.build_id)
     run = GenerationRun(plan, session.manifest, session.target_with_weights, session.renderer, ledger, log)
@@ -234,8 +242,8 @@ def extract_stage(session: Session, ledger: LedgerWriter, build: BuildPlan) -> E
 
 def training_plan(session: Session, ledger: Readable, build: BuildPlan) -> TrainingPlan:
     """The drafter that the build's captured rows make."""
-    capture = plan_extraction(session.manifest, session.target, build.build_id, ledger, None)
-    return plan_training(session.manifest, build.build_id, capture.capture_id, capture.layer_ids, ledger, session.limit)
+    capture_id, layer_ids = plan_capture(session.manifest, session.target)
+    return plan_training(session.manifest, build.build_id, capture_id, layer_ids, ledger, session.limit)
 
 
 def train_stage(session: Session, ledger: LedgerWriter, build: BuildPlan) -> TrainingPlan:
@@ -320,10 +328,8 @@ def export_stage(session: Session, plan: ExportPlan) -> None:
     if not plan.untrained:
         copy_export(plan, session.workspace)
         return
-    published = reader(session)
-    training = training_plan(session, published, build_plan(session))
     device = session.devices[0]
-    item = train_item(training, session.manifest, session.target_with_weights, published, device, 0)
+    item = train_item(plan.training, session.manifest, session.target_with_weights, reader(session), device, 0)
     write_untrained(plan, item, session.workspace)
 
 

@@ -90,13 +90,8 @@ def plan_extraction(
     Raises:
         UserError: the layers do not fit the target.
     """
-    config = target.config
-    text = config.get("text_config", config)
-    layer_ids = target_layers(manifest, int(text["num_hidden_layers"]))
     section = manifest.extraction
-    capture = identity.capture_id(
-        target.identity(), list(layer_ids), section.final_state, manifest.target.dtype, section.dtype
-    )
+    capture, layer_ids = plan_capture(manifest, target)
     found = ledger.rows(
         """
         SELECT r.response_id, r.shard, r.shard_row, r.prompt_tokens + r.response_tokens, h.response_id IS NOT NULL
@@ -109,9 +104,30 @@ def plan_extraction(
     )
     left = [Row(*row[:4]) for row in found if not row[4]]
     return ExtractionPlan(
-        build_id, capture, layer_ids, section.final_state, int(text["hidden_size"]), section.dtype,
+        build_id, capture, layer_ids, section.final_state, int(_text_config(target)["hidden_size"]), section.dtype,
         tuple(left[:limit]), len(found) - len(left),
     )  # fmt: skip
+
+
+def plan_capture(manifest: Manifest, target: ResolvedTarget) -> tuple[str, tuple[int, ...]]:
+    """(capture_id, 0-based layer outputs): what is captured of this target, whatever the rows.
+
+    Raises:
+        UserError: as target_layers.
+    """
+    layer_ids = target_layers(manifest, int(_text_config(target)["num_hidden_layers"]))
+    final_state, stored_dtype = manifest.extraction.final_state, manifest.extraction.dtype
+    identity_ = target.identity()
+    return (
+        identity.capture_id(identity_, list(layer_ids), final_state, manifest.target.dtype, stored_dtype),
+        layer_ids,
+    )
+
+
+def _text_config(target: ResolvedTarget) -> dict[str, Any]:
+    config = target.config
+    text: dict[str, Any] = config.get("text_config", config)
+    return text
 
 
 def target_layers(manifest: Manifest, num_layers: int) -> tuple[int, ...]:
@@ -123,12 +139,7 @@ def target_layers(manifest: Manifest, num_layers: int) -> tuple[int, ...]:
     listed = manifest.extraction.layers
     if listed == "auto":
         return tuple(layers.draft_layer_ids(num_layers, manifest.extraction.features))
-    if max(listed) >= num_layers or len(set(listed)) != len(listed):
-        raise UserError(
-            f"{manifest.name}: extraction.layers is {list(listed)}; distinct numbers from 0 to {num_layers - 1} are "
-            "expected (0-based layer outputs)."
-        )
-    return tuple(sorted(listed))
+    return layers.check_layer_ids(sorted(listed), num_layers)
 
 
 async def run_extraction(

@@ -22,14 +22,14 @@ from training.run import TrainingPlan, is_trained
 class ExportPlan:
     """What is written where."""
 
-    drafter_id: str
+    training: TrainingPlan
     out: Path
     untrained: bool
 
     def line(self) -> str:
         """For a person."""
         what = "a drafter with random weights, in the shape of" if self.untrained else "drafter"
-        return f"export     {what} {self.drafter_id} -> {self.out}"
+        return f"export     {what} {self.training.drafter_id} -> {self.out}"
 
 
 def plan_export(plan: TrainingPlan, out: Path, untrained: bool, ledger: Readable) -> ExportPlan:
@@ -42,12 +42,12 @@ def plan_export(plan: TrainingPlan, out: Path, untrained: bool, ledger: Readable
         raise UserError(f"{out}: exists already. Choose another --out, or remove it.")
     if not untrained and not is_trained(plan, ledger):
         raise UserError(f"drafter {plan.drafter_id} is not trained yet. Run `draftmill train` first, or --untrained.")
-    return ExportPlan(plan.drafter_id, out, untrained)
+    return ExportPlan(plan, out, untrained)
 
 
 def copy_export(plan: ExportPlan, workspace: Workspace) -> None:
     """Copy a trained drafter's export."""
-    export = workspace.drafter(plan.drafter_id) / "export"
+    export = workspace.drafter(plan.training.drafter_id) / "export"
     replace_folder(plan.out, lambda folder: _copy(export, folder))
 
 
@@ -60,7 +60,7 @@ def write_untrained(plan: ExportPlan, item: TrainItem, workspace: Workspace) -> 
     from training.frozen import load_frozen
     from training.worker import drafter_shape
 
-    described = workspace.drafter(plan.drafter_id) / "drafter.json"
+    described = workspace.drafter(plan.training.drafter_id) / "drafter.json"
     if described.exists():
         try:
             mask = int(json.loads(described.read_text(encoding="utf-8"))["training"]["mask_token_id"])

@@ -49,10 +49,9 @@ def run(
 
     session = _session(manifest, workspace, devices, limit)
     if dry_run:
-        _print_build(session)
-        build_plan = pipeline.build_plan(session)
-        for line in pipeline.generation_plan(session, pipeline.reader(session), build_plan).lines():
-            typer.echo(line)
+        plan = pipeline.build_plan(session)
+        _print(pipeline.build_lines(plan))
+        _print(pipeline.generation_plan(session, pipeline.reader(session), plan).lines())
         return
     pipeline.run_all(session, serve)
 
@@ -67,7 +66,7 @@ def build(
 
     session = _session(manifest, workspace)
     if dry_run:
-        _print_build(session)
+        _print(pipeline.build_lines(pipeline.build_plan(session)))
         return
     _with_ledger(session, "build", pipeline.build_stage)
 
@@ -201,12 +200,6 @@ def _with_build(session: Session, command: str, work: Callable[[Session, LedgerW
     from draftmill.pipeline import build_stage
 
     _with_ledger(session, command, lambda s, ledger: work(s, ledger, build_stage(s, ledger)))
-
-
-def _print_build(session: Session) -> None:
-    from draftmill import pipeline
-
-    _print(pipeline.build_lines(pipeline.build_plan(session)))
 
 
 def _print(lines: list[str]) -> None:

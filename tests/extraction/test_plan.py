@@ -4,7 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corpus.errors import UserError
+from corpus.manifest_file import parse_manifest
 from extraction.plan import Batch, halve, plan_batches, summary
+from extraction.run import target_layers
 
 LENGTHS = st.lists(st.integers(1, 300), max_size=80)
 
@@ -66,3 +69,23 @@ def test_summary() -> None:
 def test_bad_input(lengths: list[int], budget: int) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         plan_batches(lengths, budget)
+
+
+@pytest.mark.parametrize("listed", [[], [1, 1], [3, 8]], ids=["none", "twice", "too high"])
+def test_listed_layers_that_do_not_fit_are_one_line(listed: list[int]) -> None:
+    manifest = parse_manifest(MANIFEST.replace("LAYERS", str(listed)), "m.yaml")
+    with pytest.raises(UserError, match=r"extraction\.layers is"):
+        target_layers(manifest, 8)
+
+
+def test_listed_layers_are_taken_in_order() -> None:
+    assert target_layers(parse_manifest(MANIFEST.replace("LAYERS", "[5, 0, 3]"), "m.yaml"), 8) == (0, 3, 5)
+
+
+MANIFEST = """
+name: layers
+mix: {total: 1, shares: {coding: 1}}
+sources: [{name: a, path: a.jsonl, category: coding}]
+target: {model: m}
+extraction: {layers: LAYERS}
+"""
