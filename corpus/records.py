@@ -39,11 +39,11 @@ class Prompt(msgspec.Struct, frozen=True):
     @property
     def turns(self) -> int:
         """How many assistant turns the target is asked for."""
-        return len(self._ends())
+        return len(self.ends())
 
     def context(self, turn: int, answers: list[str]) -> list[Message]:
         """The messages shown before assistant turn `turn`; `answers` are the target's earlier ones."""
-        ends = self._ends()
+        ends = self.ends()
         if self.recorded:
             return list(self.messages[: ends[turn]])
         shown: list[Message] = []
@@ -53,7 +53,7 @@ class Prompt(msgspec.Struct, frozen=True):
                 shown.append({"role": "assistant", "content": answers[i]})
         return shown
 
-    def _ends(self) -> list[int]:
+    def ends(self) -> list[int]:
         """For each turn, how many of the messages are shown before it."""
         roles = [message["role"] for message in self.messages]
         if self.recorded:
@@ -63,6 +63,12 @@ class Prompt(msgspec.Struct, frozen=True):
             return ends + ([len(roles)] if roles[-1] != "assistant" else [])
         users = [i for i, role in enumerate(roles) if role == "user"]
         return [*users[1:], len(roles)] if users else []
+
+    def user_text(self) -> str:
+        """The text of the user turns, one a line: what near dedup compares, and what a language is told from."""
+        return "\n".join(
+            message["content"] for message in self.messages if message["role"] == "user" and message["content"]
+        )
 
     def shown_text(self) -> str:
         """All text that the target is shown, one part a line: what exact dedup compares."""
