@@ -121,6 +121,22 @@ class Renderer:
         except Exception as error:  # a template runs what it likes: it may divide by zero
             raise RowError("template_error", str(error).splitlines()[0][:200] if str(error) else "") from error
 
+    def text_or_none(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], thinking: bool) -> str | None:
+        """`text`, or None where the template refuses these messages."""
+        try:
+            return self.text(messages, tools, thinking)
+        except RowError:
+            return None
+
+    def lengths(self, texts: list[str]) -> list[int]:
+        """How many token ids `encode` gives for each text; offsets, which cost most, are not worked out."""
+        if not texts:
+            return []
+        backend = self.tokenizer.backend_tokenizer if self.tokenizer.is_fast else None
+        if backend is None or backend.truncation or backend.padding or self.tokenizer.split_special_tokens:
+            return [len(ids) for ids in self.encode(texts)]
+        return [len(encoding) for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
+
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Token ids of texts, nothing added."""
         if not texts:

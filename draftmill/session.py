@@ -11,13 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corpus.errors import RowError
 from corpus.manifest import Manifest
 from corpus.manifest_file import load_manifest
 from corpus.workspace import Workspace
 
 if TYPE_CHECKING:
     from corpus.target import Renderer, ResolvedTarget
+    from corpus.token_counts import TokenCounts
     from fleet.devices import Device
 
 
@@ -75,15 +75,10 @@ class Session:
 
     def count_tokens(self, rows: Sequence[tuple[str, str | None]]) -> list[int | None]:
         """Tokens of each prompt's first turn, as the target is shown it; None where its template refuses."""
-        from corpus.records import decode_prompt
+        return self._token_counts(rows)
 
-        texts: list[str | None] = []
-        for messages, tools in rows:
-            prompt = decode_prompt(messages, tools)
-            try:
-                texts.append(self.renderer.text(prompt.context(0, []), prompt.tools, thinking=False))
-            except RowError:
-                texts.append(None)
-        # what renders to nothing cannot be asked
-        lengths = iter(len(ids) or None for ids in self.renderer.encode([text for text in texts if text is not None]))
-        return [None if text is None else next(lengths) for text in texts]
+    @cached_property
+    def _token_counts(self) -> TokenCounts:
+        from corpus.token_counts import TokenCounts
+
+        return TokenCounts(self.renderer)
