@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass, field
+import math
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpus import identity, selection
 from corpus.artefacts import write_atomically, write_text
-from corpus.candidates import TokenCounter, ordered_candidates
+from corpus.candidates import Candidates, GroupKey, TokenRule, ordered_candidates
 from corpus.canonical import canonical_json
 from corpus.errors import UserError
+from corpus.evalsets import resolve_eval_sets
 from corpus.ledger import ingest
 from corpus.ledger.writer import LedgerWriter
 from corpus.manifest import Manifest
-from corpus.pools import Pool, load_chunks, read_pool
+from corpus.pools import Pool, PoolReader, load_chunks
 from corpus.sources import FileDigests, ResolvedSource, resolve_source
 from corpus.workspace import Workspace
 
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 log = logging.getLogger("draftmill")
+
+MOST_DEEPENING = 64  # chunks are read before anybody knows how many of their rows are kept
 
 
 @dataclass(frozen=True)
@@ -41,15 +47,22 @@ class BuildPlan:
     manifest: Manifest
     shares: dict[str, float]
     quotas: selection.Quotas
-    prefixes: dict[tuple[str, str, bool], int]
+    prefixes: dict[GroupKey, int]
+    """Rows taken of each group, replicas included."""
+    counts: dict[GroupKey, int]
+    """Prompts that each group has."""
     available: dict[str, int]
     weights: dict[str, float]
     pools: tuple[Pool, ...]
+    revisions: dict[str, str]
+    """Resolved revision of each source."""
+    eval_sets: tuple[dict[str, Any], ...]
+    """Set, field and resolved revision of each evaluation set."""
     notes: tuple[str, ...] = field(default=())
 
     @property
     def selected(self) -> int:
-        """Prompts outside the holdout."""
+        """Prompts outside the holdout, replicas included."""
         return sum(rows for (_, _, holdout), rows in self.prefixes.items() if not holdout)
 
     @property
@@ -58,36 +71,57 @@ class BuildPlan:
         return sum(rows for (_, _, holdout), rows in self.prefixes.items() if holdout)
 
 
-def plan_build(
-    manifest: Manifest,
-    base: Path,
-    workspace: Workspace,
-    count_tokens: TokenCounter | None,
-    tokenizer: str | None,
-) -> BuildPlan:
+def plan_build(manifest: Manifest, base: Path, workspace: Workspace, tokens: TokenRule | None) -> BuildPlan:
     """Read what is needed, and decide what is taken.
 
-    `count_tokens` and `tokenizer` (template and tokenizer hash) are needed where filters.prompt_tokens is set.
+    `tokens` is needed where filters.prompt_tokens is set.
 
     Raises:
-        UserError: a source cannot be read, or a category runs short and shortage is fail.
+        UserError: a source cannot be read, a licence is denied, or a category runs short and shortage is fail.
     """
     refuse_unbuilt(manifest)
     digests = FileDigests(workspace.cache / "digests.json")
     resolved = [resolve_source(source, base, digests) for source in manifest.sources]
+    eval_sets = resolve_eval_sets(manifest, base, digests)
     digests.save()
-    depth = {source.source.name: 1 if source.source.dataset else len(source.files) for source in resolved}
+    refuse_licenses(manifest, resolved)
+    readers = {
+        source.source.name: PoolReader(workspace, source, digests, manifest.on_bad_row == "skip") for source in resolved
+    }
+    # local files are read whole, the Hub's as deep as the quotas need
+    depth: dict[str, int | None] = {source.source.name: 1 if source.streamed else None for source in resolved}
     while True:
-        pools = [read_pool(workspace, source, depth[source.source.name], digests) for source in resolved]
-        candidates_id, candidates = ordered_candidates(manifest, workspace, pools, count_tokens, tokenizer, digests)
+        pools = [reader.read(depth[name]) for name, reader in readers.items()]
+        candidates = ordered_candidates(manifest, workspace, pools, eval_sets, tokens, digests)
         quotas = _quotas(manifest, candidates)
-        hungry = _deepen(manifest, quotas, pools, resolved)
+        hungry = _deepen(manifest, candidates, pools)
         if not hungry:
             break
-        for name in hungry:
-            depth[name] *= 2
+        depth |= hungry
     digests.save()
-    return _decide(manifest, workspace, candidates_id, candidates, quotas, pools)
+    plan = _decide(manifest, workspace, candidates, quotas, pools)
+    revisions = {source.source.name: source.revision for source in resolved}
+    return replace(plan, revisions=revisions, eval_sets=tuple(eval_sets.identity()))
+
+
+def refuse_licenses(manifest: Manifest, resolved: list[ResolvedSource]) -> None:
+    """Refuse sources under a licence that the manifest denies.
+
+    Raises:
+        UserError: naming the source, its licence and the pattern.
+    """
+    for source in resolved:
+        for pattern in manifest.licenses.deny:
+            if source.license is not None and fnmatchcase(source.license.lower(), pattern.lower()):
+                raise UserError(
+                    f"{manifest.name}: source {source.source.name} is under {source.license}, which licenses.deny "
+                    f"({pattern}) excludes. Remove the source, or the pattern."
+                )
+        if manifest.licenses.deny and source.license is None:
+            raise UserError(
+                f"{manifest.name}: source {source.source.name} states no licence, and licenses.deny needs one. "
+                "Set its license: in the manifest."
+            )
 
 
 def commit_build(plan: BuildPlan, workspace: Workspace, ledger: LedgerWriter) -> bool:
@@ -98,16 +132,22 @@ def commit_build(plan: BuildPlan, workspace: Workspace, ledger: LedgerWriter) ->
     known = bool(ledger.rows("SELECT 1 FROM builds WHERE build_id = ?", plan.build_id))
     rounds = pl.DataFrame(
         [
-            {"category": category, "source": source, "holdout": holdout, "prefix": rows, "round": 0}
-            for (category, source, holdout), rows in sorted(plan.prefixes.items())
+            {
+                "category": key[0], "source": key[1], "holdout": key[2], "prefix": rows,
+                "available": plan.counts[key], "round": 0,
+            }
+            for key, rows in sorted(plan.prefixes.items())
         ],
         schema={
-            "category": pl.String, "source": pl.String, "holdout": pl.Boolean, "prefix": pl.Int64, "round": pl.Int32,
+            "category": pl.String, "source": pl.String, "holdout": pl.Boolean, "prefix": pl.Int64,
+            "available": pl.Int64, "round": pl.Int32,
         },
     )  # fmt: skip
     pools = {row[0] for row in ledger.rows("SELECT pool_id FROM pools")}
     ordered = bool(ledger.rows("SELECT 1 FROM prompts WHERE candidates_id = ? LIMIT 1", plan.candidates_id))
     whole = _is_written(folder, plan, rounds)
+    if known and whole:
+        _refresh_lock(folder, plan)
     if known and whole and ordered and pools >= {pool.pool_id for pool in plan.pools}:
         return False
     if known and not whole:
@@ -149,17 +189,28 @@ def _is_written(folder: Path, plan: BuildPlan, rounds: pl.DataFrame) -> bool:
 
 
 def selected_rows(workspace: Workspace, plan: BuildPlan) -> pl.DataFrame:
-    """The prompts that a plan takes: every candidate column, by category, source and rank."""
+    """The prompts that a plan takes, by source, category and rank: every candidate column, and replica.
+
+    A prompt that is repeated is there once for each replica.
+    """
     import polars as pl
 
     taken = pl.DataFrame(
-        [(*key, prefix) for key, prefix in plan.prefixes.items()],
-        schema={"category": pl.String, "source": pl.String, "holdout": pl.Boolean, "prefix": pl.Int64},
+        [(*key, prefix, plan.counts[key]) for key, prefix in plan.prefixes.items()],
+        schema={
+            "category": pl.String, "source": pl.String, "holdout": pl.Boolean, "prefix": pl.Int64, "available": pl.Int64
+        },
         orient="row",
-    )
+    )  # fmt: skip
     candidates = pl.scan_parquet(workspace.candidates(plan.candidates_id) / "prompts.parquet", glob=False)
-    joined = candidates.join(taken.lazy(), on=["category", "source", "holdout"], how="inner", maintain_order="left")
-    return joined.filter(pl.col("source_rank") < pl.col("prefix")).drop("prefix").collect()
+    rows = (
+        candidates.join(taken.lazy(), on=["category", "source", "holdout"], how="inner", maintain_order="left")
+        .filter(pl.col("source_rank") < pl.col("prefix"))
+        .collect()
+    )
+    replicas = (rows["prefix"] - rows["source_rank"] + rows["available"] - 1) // rows["available"]
+    numbered = rows.drop("prefix", "available").with_columns(replica=pl.int_ranges(replicas).cast(pl.List(pl.Int32)))
+    return numbered.explode("replica")
 
 
 def refuse_unbuilt(manifest: Manifest) -> None:
@@ -168,120 +219,134 @@ def refuse_unbuilt(manifest: Manifest) -> None:
     Raises:
         UserError: naming the first such key.
     """
-    asked = {
-        "dedup.near": manifest.dedup.near is not None,
-        "decontaminate": manifest.decontaminate is not None,
-        "mix.unit: response_tokens": manifest.mix.unit != "prompts",
-        "mix.shortage: repeat": manifest.mix.shortage == "repeat",
-        "generation.reuse: finished": manifest.generation.reuse == "finished",
-    }
-    for i, source in enumerate(manifest.sources):
-        if source.category == "classify":
-            raise UserError(
-                f"{manifest.name}: sources[{i}] ({source.name}) needs a category in this version: one of "
-                f"{', '.join(sorted(manifest.mix.shares))}, or {{column: …, map: {{…}}}}; classify is not built yet."
-            )
-    asked |= {f"sources[{i}].trust_remote_code": source.trust_remote_code for i, source in enumerate(manifest.sources)}
-    for key, is_asked in asked.items():
-        if is_asked:
-            raise UserError(f"{manifest.name}: {key} is not built in this version. Remove the key to go on without it.")
+    if manifest.generation.reuse == "finished":
+        key = "generation.reuse: finished"
+        raise UserError(f"{manifest.name}: {key} is not built in this version. Remove the key to go on without it.")
 
 
-def _quotas(manifest: Manifest, candidates: pl.DataFrame) -> selection.Quotas:
-    import polars as pl
+def _repeats(manifest: Manifest) -> int:
+    return manifest.mix.max_repeats if manifest.mix.shortage == "repeat" else 1
 
-    counts = candidates.filter(~pl.col("holdout")).group_by("category").len()
-    available = dict(zip(counts["category"].to_list(), counts["len"].to_list(), strict=True))
+
+def _available(manifest: Manifest, candidates: Candidates) -> dict[str, int]:
+    """Prompts of each category outside the holdout."""
+    available = dict.fromkeys(manifest.mix.shares, 0)
+    for (category, _, holdout), rows in candidates.counts.items():
+        available[category] += 0 if holdout else rows
+    return available
+
+
+def _quotas(manifest: Manifest, candidates: Candidates) -> selection.Quotas:
     return selection.plan_quotas(
-        manifest.mix.total, manifest.mix.normalised(), available, manifest.mix.shortage == "rescale"
-    )
-
-
-def _deepen(
-    manifest: Manifest, quotas: selection.Quotas, pools: list[Pool], resolved: list[ResolvedSource]
-) -> list[str]:
-    """Sources that have more to give to a category that is short."""
-    if not quotas.short and not quotas.rescaled:
-        return []
-    needy = set(quotas.short) or set(manifest.mix.shares)
-    return [
-        source.source.name
-        for source, pool in zip(resolved, pools, strict=True)
-        if not pool.complete and needy & set(manifest.source_categories(source.source))
-    ]
-
-
-def _decide(
-    manifest: Manifest,
-    workspace: Workspace,
-    candidates_id: str,
-    candidates: pl.DataFrame,
-    quotas: selection.Quotas,
-    pools: list[Pool],
-) -> BuildPlan:
-    counts: dict[tuple[str, str, bool], int] = {
-        (category, source, holdout): rows
-        for category, source, holdout, rows in candidates.group_by("category", "source", "holdout").len().iter_rows()
-    }
-    available = {
-        category: sum(rows for (name, _, held), rows in counts.items() if name == category and not held)
-        for category in manifest.mix.shares
-    }
-    weights = {pool.source.name: pool.weight() for pool in pools}
-    if quotas.short or not any(quotas.rows.values()):
-        raise UserError(f"{_shortage(manifest, available)}\n{_losses(workspace, candidates_id, pools)}")
-    prefixes: dict[tuple[str, str, bool], int] = {}
-    notes = []
-    for category, rows in sorted(quotas.rows.items()):
-        for holdout in (False, True):
-            quota = selection.holdout_quota(rows, manifest.mix.holdout) if holdout else rows
-            have = {s: n for (c, s, h), n in counts.items() if c == category and h == holdout}
-            taken = selection.split_quota(quota, have, weights)
-            prefixes |= {(category, source, holdout): n for source, n in taken.items() if n}
-            if holdout and sum(taken.values()) < quota:
-                notes.append(f"{category}: {sum(taken.values())} held-out prompts, {quota} were wanted")
-    whole = sum(manifest.mix.shares.values())
-    if abs(whole - 1) > 1e-9 and abs(whole - 100) > 1e-9:
-        notes.insert(0, f"shares sum to {whole:g} and are normalised")
-    if quotas.rescaled:
-        notes.append(f"total rescaled from {quotas.total:,} to {sum(quotas.rows.values()):,}")
-    build = identity.build_id(candidates_id, manifest, weights)
-    return BuildPlan(
-        build, candidates_id, manifest, manifest.mix.normalised(), quotas, prefixes, available, weights,
-        tuple(pools), tuple(notes),
+        manifest.mix.prompts, manifest.mix.prompt_weights(), _available(manifest, candidates),
+        manifest.mix.shortage == "rescale", _repeats(manifest),
     )  # fmt: skip
 
 
-def _shortage(manifest: Manifest, available: dict[str, int]) -> str:
-    shares = manifest.mix.normalised()
-    wanted = selection.plan_quotas(manifest.mix.total, shares, available, rescale=False)
-    fits = sum(selection.plan_quotas(manifest.mix.total, shares, available, rescale=True).rows.values())
+def _deepen(manifest: Manifest, candidates: Candidates, pools: list[Pool]) -> dict[str, int]:
+    """Sources that have more to give to a category that is short, and how deep to read them next.
+
+    A prompt is repeated only where there are no more, so what is missing is judged without replicas.
+    """
+    available = _available(manifest, candidates)
+    wanted = selection.plan_quotas(manifest.mix.prompts, manifest.mix.prompt_weights(), available)
+    deeper = {}
+    for pool in pools:
+        needy = set(wanted.short) & set(manifest.source_categories(pool.source))
+        if needy and not pool.complete:
+            factor = max(wanted.rows[name] / max(1, available[name]) for name in needy)
+            have = len(pool.chunks)
+            deeper[pool.source.name] = max(have + 1, min(math.ceil(have * factor * 1.1), have * MOST_DEEPENING))
+    return deeper
+
+
+def _decide(
+    manifest: Manifest, workspace: Workspace, candidates: Candidates, quotas: selection.Quotas, pools: list[Pool]
+) -> BuildPlan:
+    available = _available(manifest, candidates)
+    weights = {pool.source.name: pool.weight() for pool in pools}
+    if quotas.short or not any(quotas.rows.values()):
+        raise UserError(f"{shortage_table(manifest, available)}\n{_losses(workspace, candidates, pools)}")
+    prefixes: dict[GroupKey, int] = {}
+    notes = []
+    for category, rows in sorted(quotas.rows.items()):
+        for holdout in (False, True):
+            have = {s: n for (c, s, h), n in candidates.counts.items() if c == category and h == holdout}
+            wanted = selection.holdout_quota(rows, manifest.mix.holdout) if holdout else rows
+            quota = min(wanted, sum(have.values())) if holdout else wanted  # what is held out is never repeated
+            taken = selection.split_quota(quota, have, weights)
+            prefixes |= {(category, source, holdout): n for source, n in taken.items() if n}
+            if holdout and quota < wanted:
+                notes.append(f"{category}: {quota} held-out prompts, {wanted} were wanted")
+            if not holdout and rows > available[category]:
+                times = rows / available[category]
+                notes.append(f"{category}: {available[category]:,} prompts, asked {times:.1f} times")
+    build = identity.build_id(candidates.candidates_id, manifest, weights)
+    return BuildPlan(
+        build, candidates.candidates_id, manifest, manifest.mix.normalised(), quotas, prefixes, candidates.counts,
+        available, weights, tuple(pools), {}, (), (*_notes(manifest, quotas), *notes),
+    )  # fmt: skip
+
+
+def _notes(manifest: Manifest, quotas: selection.Quotas) -> list[str]:
+    whole = sum(manifest.mix.shares.values())
+    notes = []
+    if abs(whole - 1) > 1e-9 and abs(whole - 100) > 1e-9:
+        shares = ", ".join(f"{name} {share:.2%}" for name, share in manifest.mix.normalised().items())
+        notes.append(f"shares sum to {whole:g} and are normalised: {shares}")
+    if manifest.mix.unit == "response_tokens":
+        tokens, prompts = manifest.mix.total, manifest.mix.prompts
+        notes.append(f"{tokens:,} response tokens are {prompts:,} prompts at the declared means")
+    if quotas.rescaled:
+        notes.append(f"total rescaled from {quotas.total:,} to {sum(quotas.rows.values()):,} prompts")
+    return notes
+
+
+def shortage_table(manifest: Manifest, available: dict[str, int]) -> str:
+    """What is missing by category, and what each policy would do."""
+    mix = manifest.mix
+    weights = mix.prompt_weights()
+    wanted = selection.plan_quotas(mix.prompts, weights, available)
+    fits = sum(selection.plan_quotas(mix.prompts, weights, available, rescale=True).rows.values())
     lines = [f"{manifest.name}: too few prompts; nothing was built."]
     lines.append(f"  {'category':<14}{'wanted':>10}{'available':>11}{'missing':>9}")
     lines += [
         f"  {name:<14}{wanted.rows[name]:>10,}{available.get(name, 0):>11,}{missing:>9,}"
         for name, missing in sorted(wanted.short.items())
     ]
-    lines.append(
-        f"  shortage: rescale would build {fits:,} of {wanted.total:,} prompts with these shares; "
-        "or lower the share, or add a source."
-        if fits
-        else "  Not even one prompt fits these shares: drop the share, or add a source."
-    )
+    if not fits:
+        lines.append("  Not even one prompt fits these shares: drop the share, or add a source.")
+        return "\n".join(lines)
+    lines.append("  shortage: fail     builds nothing (lower the share, or add a source)")
+    lines.append(f"  shortage: rescale  builds {fits:,} of {wanted.total:,} prompts with these shares")
+    empty = [name for name in wanted.short if not available.get(name)]
+    times = {name: wanted.rows[name] / available[name] for name in wanted.short if available.get(name)}
+    if empty:
+        lines.append(f"  shortage: repeat   cannot help: {empty[0]} has no prompt at all")
+    else:
+        worst = max(times, key=lambda name: times[name])
+        lines.append(
+            f"  shortage: repeat   builds {wanted.total:,} with max_repeats: {math.ceil(times[worst])} "
+            f"({worst} asked {times[worst]:.1f} times; not where sampling is greedy)"
+        )
     return "\n".join(lines)
 
 
-def _losses(workspace: Workspace, candidates_id: str, pools: list[Pool]) -> str:
+def _losses(workspace: Workspace, candidates: Candidates, pools: list[Pool]) -> str:
     """What became of the rows that are no candidates: the first thing to look at when prompts run short."""
-    import polars as pl
-
-    unread = [load_chunks(workspace, pool).select("reason").drop_nulls() for pool in pools]
-    dropped = pl.read_parquet(workspace.candidates(candidates_id) / "drops.parquet", columns=["reason"], glob=False)
-    counts = pl.concat([*unread, dropped]).group_by("reason").len().sort(["len", "reason"], descending=[True, False])
+    counts = Counter(candidates.dropped)
+    for pool in pools:
+        counts.update(load_chunks(workspace, pool, ["reason"])["reason"].drop_nulls().to_list())
     read, left_out = sum(pool.rows for pool in pools), sum(c["left_out"] for pool in pools for c in pool.chunks)
-    reasons = [f"{count:,} {reason}" for reason, count in counts.iter_rows()]
+    reasons = [f"{count:,} {reason}" for reason, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
     reasons += [f"{left_out:,} left out by where"] if left_out else []
     return f"  Of {read + left_out:,} rows: {', '.join(reasons) or 'none was dropped'}."
+
+
+def _target_tokens(manifest: Manifest, category: str, rows: int) -> int | None:
+    """Response tokens that a category is planned to bring, where they are the unit."""
+    mean = manifest.mix.mean_response_tokens.get(category)
+    return None if mean is None else round(rows * mean)
 
 
 def _build_body(plan: BuildPlan) -> dict[str, Any]:
@@ -297,7 +362,13 @@ def _build_body(plan: BuildPlan) -> dict[str, Any]:
         "tolerance": plan.manifest.mix.tolerance,
         "created_at": datetime.now(UTC).isoformat(),
         "targets": [
-            {"category": name, "share": plan.shares[name], "rows": rows} for name, rows in plan.quotas.rows.items()
+            {
+                "category": name,
+                "share": plan.shares[name],
+                "rows": rows,
+                "response_tokens": _target_tokens(plan.manifest, name, rows),
+            }
+            for name, rows in plan.quotas.rows.items()
         ],
         "sources": [
             {
@@ -316,10 +387,23 @@ def _build_body(plan: BuildPlan) -> dict[str, Any]:
 
 def _lock_text(plan: BuildPlan) -> str:
     """The manifest with every default filled in and every revision resolved, as YAML (JSON is YAML)."""
+    manifest = plan.manifest.model_dump(mode="json")
+    for source in manifest["sources"]:
+        if source["dataset"] is not None:
+            source["revision"] = plan.revisions[source["name"]]
+    sources = [one | {"revision": plan.revisions[one["source"]]} for one in _build_body(plan)["sources"]]
     body = {
         "build_id": plan.build_id,
         "candidates_id": plan.candidates_id,
-        "manifest": plan.manifest.model_dump(mode="json"),
-        "sources": _build_body(plan)["sources"],
+        "manifest": manifest,
+        "sources": sources,
+        "eval_sets": list(plan.eval_sets),
     }
     return json.dumps(body, indent=1, sort_keys=True) + "\n"
+
+
+def _refresh_lock(folder: Path, plan: BuildPlan) -> None:
+    """What a build does not depend on (a recipe, a learning rate) may have changed since its lock was written."""
+    path, text = folder / "manifest.lock.yaml", _lock_text(plan)
+    if path.read_text(encoding="utf-8") != text:
+        write_text(path, text)

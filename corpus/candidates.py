@@ -1,130 +1,369 @@
 """Candidates: the rows of all pools, labelled, filtered, deduplicated, and put into the nested order.
 
 They are found again by identity. What is dropped on the way is a row with its reason. Both files are checked by
-digest when they are used again; what is damaged is made again, and is the same.
+digest when they are used again; what is damaged is made again, and is the same. Texts are never held all at once:
+what selection needs to know of them comes from facts, and they are gathered source by source when they are written.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from corpus import identity, selection
+import numpy as np
+
+from corpus import identity, near, selection
 from corpus.artefacts import Written, write_atomically, write_text
+from corpus.derived import Derived
+from corpus.evalsets import ResolvedEvalSets
+from corpus.facts import Facts, TextRules, TokenCounter
 from corpus.manifest import Manifest
-from corpus.pools import Pool, load_chunks
+from corpus.pools import Pool, each_chunk
 from corpus.sources import FileDigests
 from corpus.workspace import Workspace
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import polars as pl
 
 log = logging.getLogger("draftmill")
 
-TokenCounter = Callable[[Sequence[tuple[str, str | None]]], list[int | None]]
-"""(messages, tools) as stored to tokens of the first turn's prompt; None where the template refuses it."""
+GroupKey = tuple[str, str, bool]
+"""(category, source, holdout)"""
 
+SCHEMA_VERSION = 2
+LIGHT_COLUMNS = [
+    "row_index", "file", "upstream_id", "upstream_label", "prompt_id", "likeness", "turns", "prompt_chars", "letters",
+    "reason", "detail",
+]  # fmt: skip
 DROP_COLUMNS = (
     "source", "pool_id", "chunk", "file", "row_index", "upstream_id", "prompt_id", "reason", "detail",
-    "winner_prompt_id", "winner_source",
+    "winner_prompt_id", "winner_source", "similarity", "eval_set", "eval_item", "overlap",
 )  # fmt: skip
-PROMPT_COLUMNS = (
-    "prompt_id", "messages", "tools", "category", "source", "holdout", "source_rank", "turns", "prompt_chars",
-    "prompt_tokens", "pool_id", "chunk", "file", "row_index", "upstream_id",
-)  # fmt: skip
+TEXT_COLUMNS = ["messages", "tools", "original"]
+ROW_GROUP_ROWS = 50_000
+CANDIDATE_FILES = ("prompts.parquet", "drops.parquet")
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """One nested order: how many prompts each group has, and what became of the other rows."""
+
+    candidates_id: str
+    counts: dict[GroupKey, int]
+    dropped: dict[str, int]
+    """Dropped rows by reason."""
+
+
+@dataclass(frozen=True)
+class TokenRule:
+    """How prompts are measured: the counter, and the identity of template and tokenizer."""
+
+    count: TokenCounter
+    tokenizer: str
 
 
 def ordered_candidates(
     manifest: Manifest,
     workspace: Workspace,
     pools: list[Pool],
-    count_tokens: TokenCounter | None,
-    tokenizer: str | None,
+    eval_sets: ResolvedEvalSets,
+    tokens: TokenRule | None,
     digests: FileDigests,
-) -> tuple[str, pl.DataFrame]:
-    """(candidates_id, the nested order with its light columns), made where it is not there whole.
+) -> Candidates:
+    """The nested order over some pools, made where it is not there whole.
 
-    Args:
-        count_tokens: needed where filters.prompt_tokens is set.
-        tokenizer: identity of template and tokenizer, which then are part of the candidates'.
+    `tokens` is needed where filters.prompt_tokens is set, and is left out of the identity elsewhere.
     """
+    keys = [{"source": p.source.name, "pool_id": p.pool_id, "chunks": len(p.chunks)} for p in pools]
+    rules = TextRules(manifest, eval_sets)
+    tokens = tokens if manifest.filters.prompt_tokens is not None else None
+    identity_ = identity.candidates_id(manifest, keys, rules.identity(), tokens.tokenizer if tokens else None)
+    folder = workspace.candidates(identity_)
+    body = _known(folder, identity_, digests)
+    if body is None:
+        facts = Facts(workspace, rules, Derived(workspace, digests))
+        selected = _Selection(manifest, pools, facts, tokens).run()
+        body = _write(folder, identity_, keys, workspace, pools, selected, digests)
+    counts = {(category, source, holdout): rows for category, source, holdout, rows in body["counts"]}
+    return Candidates(identity_, counts, dict(body["dropped"]))
+
+
+class _Selection:
+    """One pass from labelled rows to the nested order and the drops."""
+
+    def __init__(self, manifest: Manifest, pools: list[Pool], facts: Facts, tokens: TokenRule | None) -> None:
+        self.manifest, self.facts, self.tokens = manifest, facts, tokens
+        self.pools = sorted(pools, key=lambda pool: pool.source.name)
+        self._drops: list[pl.DataFrame] = []
+
+    def run(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """(kept rows in nested order, dropped rows), both without texts."""
+        import polars as pl
+
+        rows = self._take_out(selection.filter_rows(self._labelled(), self.manifest.filters))
+        rows = self._take_out(self._decontaminated(rows))
+        rows = selection.best_first(selection.rank_rows(rows, self.manifest.seed, self.manifest.mix.holdout))
+        while True:
+            kept, lost = self._deduplicated(rows)
+            measured = self._measured(kept)
+            unfit = measured.filter(pl.col("reason").is_not_null())
+            if not unfit.height or not lost["winner_prompt_id"].is_in(unfit["prompt_id"].implode()).any():
+                break
+            # what lost to a prompt that is itself too long must be looked at again
+            place = ["pool", "chunk", "at"]
+            rows = rows.join(unfit.select(place), on=place, how="anti", maintain_order="left")
+            self._take_out(unfit)
+        kept = self._take_out(measured)
+        self._drops.append(_drop_rows(lost))
+        drops = pl.concat(self._drops).sort("source", "chunk", "file", "row_index")
+        return selection.nested_order(kept), drops
+
+    def _take_out(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Rows without a reason; the others are drops, unless their pool has their reason already."""
+        import polars as pl
+
+        out = rows.filter(pl.col("reason").is_not_null() & pl.col("prompt_id").is_not_null())
+        self._drops.append(_drop_rows(out))
+        return rows.filter(pl.col("reason").is_null())
+
+    def _labelled(self) -> pl.DataFrame:
+        import polars as pl
+
+        categories = sorted(self.manifest.mix.shares)
+        frames = []
+        for number, pool in enumerate(self.pools):
+            for chunk, light in each_chunk(self.facts.workspace, pool, LIGHT_COLUMNS):
+                frame = light.with_columns(chunk=pl.lit(chunk, pl.Int32), at=pl.int_range(pl.len(), dtype=pl.Int64))
+                if pool.source.category == "classify":
+                    frame = frame.with_columns(upstream_label=self.facts.labels(pool, chunk))
+                frame = frame.with_columns(
+                    language=self.facts.languages(pool, chunk) if self.manifest.filters.language else pl.lit("und"),
+                    pool=pl.lit(number, pl.Int32),
+                    pool_id=pl.lit(pool.pool_id),
+                )
+                frames.append(selection.label_rows(frame, pool.source, categories))
+        return pl.concat(frames)
+
+    def _decontaminated(self, rows: pl.DataFrame) -> pl.DataFrame:
+        import polars as pl
+
+        empty: dict[str, Any] = {"pool": pl.Int32, "chunk": pl.Int32, "at": pl.Int64}
+        empty |= dict.fromkeys(("eval_set", "eval_item", "overlap"), pl.String)
+        frames = [pl.DataFrame(schema=empty)]
+        if self.manifest.decontaminate is not None:
+            for number, pool in enumerate(self.pools):
+                for chunk in range(len(pool.chunks)):
+                    found = self.facts.overlaps(pool, chunk)
+                    where = {"pool": pl.lit(number, pl.Int32), "chunk": pl.lit(chunk, pl.Int32)}
+                    frames.append(found.with_columns(**where).select(list(empty)))
+        joined = rows.join(pl.concat(frames), on=["pool", "chunk", "at"], how="left", maintain_order="left")
+        overlaps = pl.col("eval_set").is_not_null()
+        return joined.with_columns(reason=pl.when(overlaps).then(pl.lit("contaminated")).otherwise("reason"))
+
+    def _deduplicated(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """(kept, lost) of rows that are best first; near losers name winners that are kept themselves."""
+        import polars as pl
+
+        kept, lost = selection.deduplicate(rows, self.manifest.dedup.exact)
+        threshold = self.manifest.dedup.near
+        if threshold is None:
+            return kept, lost
+        memory, words = self.facts.pairs(), selection.first_words(kept["prompt_id"].to_list())
+        texts_of = partial(self._texts, kept)
+        compare = partial(memory.compare, words_R=words, count=partial(near.similarities, texts_of=texts_of))
+        found = near.near_losers(self._bands(kept), threshold, texts_of, compare)
+        memory.save()
+        winners = kept[found.winner].select(winner_prompt_id="prompt_id", winner_source="source")
+        losers = kept[found.loser].with_columns(
+            winners["winner_prompt_id"],
+            winners["winner_source"],
+            similarity=pl.Series(found.similarity, dtype=pl.Float64),
+            reason=pl.lit("near_duplicate"),
+        )
+        mask = np.ones(kept.height, dtype=bool)
+        mask[found.loser] = False
+        kept = kept.filter(pl.Series(mask))
+        # an exact loser's winner may have lost in its turn: it names the one that is kept
+        chain = losers.select(
+            pl.col("prompt_id").alias("winner_prompt_id"), via="winner_prompt_id", via_source="winner_source"
+        )
+        lost = lost.join(chain, on="winner_prompt_id", how="left", maintain_order="left").with_columns(
+            winner_prompt_id=pl.coalesce("via", "winner_prompt_id"),
+            winner_source=pl.coalesce("via_source", "winner_source"),
+        )
+        return kept, pl.concat([lost.drop("via", "via_source"), losers.select(lost.drop("via", "via_source").columns)])
+
+    def _bands(self, rows: pl.DataFrame) -> npt.NDArray[np.uint64]:
+        assert self.manifest.dedup.near is not None
+        keys = np.zeros((rows.height, near.plan_bands(self.manifest.dedup.near).bands), dtype=np.uint64)
+        for pool, chunk, places, at in _by_chunk(rows):
+            keys[places] = self.facts.bands(self.pools[pool], chunk)[at]
+        return keys
+
+    def _texts(self, rows: pl.DataFrame, wanted: npt.NDArray[np.int64]) -> list[str]:
+        texts: list[str] = [""] * len(wanted)
+        for pool, chunk, places, at in _by_chunk(rows[wanted]):
+            for place, text in zip(places, self.facts.texts(self.pools[pool], chunk, at), strict=True):
+                texts[place] = text
+        return texts
+
+    def _measured(self, kept: pl.DataFrame) -> pl.DataFrame:
+        """Rows with prompt_tokens, and a reason where those are outside the filter or the template refuses."""
+        import polars as pl
+
+        if self.tokens is None:
+            return kept.with_columns(prompt_tokens=pl.lit(None, pl.Int64))
+        counts = np.full(kept.height, -1, dtype=np.int64)
+        for pool, chunk, places, at in _by_chunk(kept):
+            counts[places] = self.facts.token_counts(
+                self.pools[pool], chunk, at, self.tokens.count, self.tokens.tokenizer
+            )
+        tokens = pl.Series("prompt_tokens", counts).replace(-1, None)
+        refused = pl.when(pl.col("prompt_tokens").is_null()).then(pl.lit("template_error"))
+        return selection.filter_rows(kept.with_columns(tokens).with_columns(reason=refused), self.manifest.filters)
+
+
+def prompt_schema() -> dict[str, Any]:
+    """Columns of prompts.parquet, the same for every source."""
     import polars as pl
 
-    keys = [{"source": p.source.name, "pool_id": p.pool_id, "chunks": len(p.chunks)} for p in pools]
-    needs_tokens = manifest.filters.prompt_tokens is not None
-    identity_ = identity.candidates_id(manifest, keys, tokenizer if needs_tokens else None)
-    folder = workspace.candidates(identity_)
-    if not _are_ordered(folder, identity_, digests):
-        selected = _select(manifest, workspace, pools, count_tokens if needs_tokens else None)
-        frames = dict(zip(CANDIDATE_FILES, selected, strict=True))
-        marks = {name: _write_frame(folder / name, frame).sha256 for name, frame in frames.items()}
-        for name, sha256 in marks.items():
-            digests.remember(folder / name, sha256)
-        rows = frames["prompts.parquet"].height
-        body = {"schema_version": 1, "candidates_id": identity_, "pools": keys, "rows": rows, "files": marks}
-        write_text(folder / "candidates.json", json.dumps(body, indent=1, sort_keys=True))
-    light = ["prompt_id", "category", "source", "holdout", "source_rank"]
-    return identity_, pl.read_parquet(folder / "prompts.parquet", columns=light, glob=False)
+    return {
+        "prompt_id": pl.String,
+        "messages": pl.String,
+        "tools": pl.String,
+        "original": pl.String,
+        "category": pl.String,
+        "source": pl.String,
+        "holdout": pl.Boolean,
+        "source_rank": pl.Int64,
+        "turns": pl.Int32,
+        "prompt_chars": pl.Int64,
+        "prompt_tokens": pl.Int64,
+        "pool_id": pl.String,
+        "chunk": pl.Int32,
+        "file": pl.String,
+        "row_index": pl.Int64,
+        "upstream_id": pl.String,
+    }
 
 
-_VERSION = {"schema_version": "1"}
-CANDIDATE_FILES = ("prompts.parquet", "drops.parquet")
+def _by_chunk(rows: pl.DataFrame) -> Iterator[tuple[int, int, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """(pool, chunk, places in rows, rows in the chunk) of each chunk that rows come from."""
+    pool, chunk, at = (rows[name].to_numpy() for name in ("pool", "chunk", "at"))
+    key = pool.astype(np.int64) << 32 | chunk
+    order = np.argsort(key, kind="stable")
+    ends = np.flatnonzero(np.diff(key[order])) + 1
+    for places in np.split(order, ends):
+        if len(places):
+            yield int(pool[places[0]]), int(chunk[places[0]]), places, at[places]
 
 
-def _write_frame(path: Path, frame: pl.DataFrame) -> Written:
-    return write_atomically(path, lambda to: frame.write_parquet(to, compression_level=1, metadata=_VERSION))
+def _drop_rows(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows as drops.parquet holds them."""
+    import polars as pl
+
+    kinds = {"similarity": pl.Float64, "chunk": pl.Int32, "row_index": pl.Int64}
+    have = set(rows.columns)
+    return rows.select(
+        [
+            pl.col(name) if name in have else pl.lit(None, kinds.get(name, pl.String)).alias(name)
+            for name in DROP_COLUMNS
+        ]
+    )
 
 
-def _are_ordered(folder: Path, candidates_id: str, digests: FileDigests) -> bool:
-    """True if these candidates are there, whole; what is damaged is made again, and is the same."""
-    path = folder / "candidates.json"
+def _write(
+    folder: Path,
+    candidates_id: str,
+    keys: list[dict[str, Any]],
+    workspace: Workspace,
+    pools: list[Pool],
+    selected: tuple[pl.DataFrame, pl.DataFrame],
+    digests: FileDigests,
+) -> dict[str, Any]:
+    kept, drops = selected
+    metadata = {"schema_version": str(SCHEMA_VERSION)}
+    written = {
+        "prompts.parquet": write_atomically(
+            folder / "prompts.parquet", lambda to: _write_prompts(to, workspace, pools, kept, metadata)
+        ),
+        "drops.parquet": write_atomically(
+            folder / "drops.parquet", lambda to: drops.write_parquet(to, compression_level=1, metadata=metadata)
+        ),
+    }
+    marks = {name: _remembered(one, digests) for name, one in written.items()}
+    groups = kept.group_by("category", "source", "holdout").len().sort("category", "source", "holdout")
+    body = {
+        "schema_version": SCHEMA_VERSION,
+        "candidates_id": candidates_id,
+        "pools": keys,
+        "rows": kept.height,
+        "counts": [list(row) for row in groups.iter_rows()],
+        "dropped": dict(sorted(Counter(drops["reason"].to_list()).items())),
+        "files": marks,
+    }
+    write_text(folder / "candidates.json", json.dumps(body, indent=1, sort_keys=True))
+    return body
+
+
+def _remembered(written: Written, digests: FileDigests) -> str:
+    digests.remember(written.path, written.sha256)
+    return written.sha256
+
+
+def _write_prompts(
+    path: Path, workspace: Workspace, pools: list[Pool], kept: pl.DataFrame, metadata: dict[str, str]
+) -> None:
+    """Write the nested order with its texts, source by source."""
+    import polars as pl
+    import pyarrow.parquet as pq
+
+    schema = pl.DataFrame(schema=prompt_schema()).to_arrow().schema.with_metadata(metadata)
+    with path.open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd", compression_level=1) as writer:
+        for pool in sorted(pools, key=lambda pool: pool.source.name):
+            rows = kept.filter(pl.col("source") == pool.source.name)
+            if rows.height:
+                table = _with_texts(workspace, pool, rows).select(list(prompt_schema())).to_arrow()
+                writer.write_table(table.cast(schema), row_group_size=ROW_GROUP_ROWS)
+
+
+def _with_texts(workspace: Workspace, pool: Pool, rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows of one source with their texts, in the order in which they come."""
+    import polars as pl
+
+    places, parts = [], []
+    for chunk, where in rows.with_row_index("place").group_by("chunk"):
+        stored = pl.read_parquet(workspace.pool(pool.pool_id) / f"{chunk[0]}.parquet", columns=TEXT_COLUMNS, glob=False)
+        parts.append(stored[where["at"]])
+        places.append(where["place"])
+    if not parts:
+        return rows.with_columns([pl.lit(None, pl.String).alias(name) for name in TEXT_COLUMNS])
+    texts = pl.concat(parts).with_columns(pl.concat(places)).sort("place").drop("place")
+    return rows.hstack(texts)
+
+
+def _known(folder: Path, candidates_id: str, digests: FileDigests) -> dict[str, Any] | None:
+    """What candidates.json says if these candidates are there, whole; what is damaged is made again, the same."""
     try:
-        body = json.loads(path.read_text())
+        body: dict[str, Any] = json.loads((folder / "candidates.json").read_text())
         files = body["files"]
-        whole = body["candidates_id"] == candidates_id and all(
-            digests.is_whole(folder / name, files[name]) for name in CANDIDATE_FILES
+        whole = (
+            body["candidates_id"] == candidates_id
+            and all(len(row) == 4 for row in body["counts"])
+            and isinstance(body["dropped"], dict)
+            and all(digests.is_whole(folder / name, files[name]) for name in CANDIDATE_FILES)
         )
     except FileNotFoundError:
-        return False
+        return None
     except (ValueError, KeyError, TypeError):
         whole = False
     if not whole:
         log.warning("%s is damaged or of an older draftmill; it is made again", folder)
-    return whole
-
-
-def _select(
-    manifest: Manifest, workspace: Workspace, pools: list[Pool], count_tokens: TokenCounter | None
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    import polars as pl
-
-    labelled = [
-        selection.label_rows(load_chunks(workspace, pool), pool.source, sorted(manifest.mix.shares)).with_columns(
-            pool_id=pl.lit(pool.pool_id)
-        )
-        for pool in pools
-    ]
-    rows = selection.filter_rows(pl.concat(labelled), manifest.filters)
-    parsed = rows.filter(pl.col("prompt_id").is_not_null())
-    unfit = parsed.filter(pl.col("reason").is_not_null())
-    fit = selection.rank_rows(parsed.filter(pl.col("reason").is_null()), manifest.seed, manifest.mix.holdout)
-    kept, lost = selection.deduplicate(fit, manifest.dedup.exact)
-    tokens = pl.Series("prompt_tokens", [None] * kept.height, pl.Int64)
-    if count_tokens is not None:
-        texts = list(zip(kept["messages"].to_list(), kept["tools"].to_list(), strict=True))
-        tokens = pl.Series("prompt_tokens", count_tokens(texts), pl.Int64)
-    kept = kept.with_columns(tokens)
-    if count_tokens is not None:
-        refused = pl.when(pl.col("prompt_tokens").is_null()).then(pl.lit("template_error"))
-        kept = selection.filter_rows(kept.with_columns(reason=refused), manifest.filters)
-    too_long = kept.filter(pl.col("reason").is_not_null())
-    kept = kept.filter(pl.col("reason").is_null())
-    nothing = pl.lit(None, pl.String)
-    dropped = [unfit, too_long.drop("order", "holdout", "prompt_tokens")]
-    named = [frame.with_columns(winner_prompt_id=nothing, winner_source=nothing) for frame in dropped]
-    drops = pl.concat([frame.select(DROP_COLUMNS) for frame in [*named, lost]])
-    order = ["source", "chunk", "file", "row_index"]
-    return selection.nested_order(kept).select(PROMPT_COLUMNS), drops.sort(order)
+    return body if whole else None

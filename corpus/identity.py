@@ -11,8 +11,9 @@ from typing import Any
 from corpus.canonical import digest
 from corpus.manifest import CategoryByColumn, Manifest, Sampling, Source
 
-READER_VERSION = 1
-FORMAT_VERSION = 1
+READER_VERSION = 2
+FORMAT_VERSION = 2
+SELECTION_VERSION = 2
 
 # What a digest leaves out, and why.
 LEFT_OUT: dict[str, dict[str, str]] = {
@@ -26,6 +27,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     },
     "candidates": {
         "mix": "shares take prefixes of an order that does not know them",
+        "decontaminate": "the sets' names, fields and revisions are in instead, in any order",
         "weight": "likewise",
         "generation": "prompts do not depend on answers",
     },
@@ -43,7 +45,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
 }
 
 
-def pool_id(source: Source, resolved_revision: str, files: list[str]) -> str:
+def pool_id(source: Source, resolved_revision: str, files: list[str], skip_bad: bool) -> str:
     """Identity of what is read from one source."""
     spec = source.model_dump(mode="json", exclude=set(LEFT_OUT["pool"]))
     # the rule is left out, but the column that it looks at must have been read
@@ -54,6 +56,7 @@ def pool_id(source: Source, resolved_revision: str, files: list[str]) -> str:
             "spec": spec,
             "revision": resolved_revision,
             "files": files,
+            "skip_bad": skip_bad,
             "reader": READER_VERSION,
             "format": FORMAT_VERSION,
         },
@@ -61,8 +64,13 @@ def pool_id(source: Source, resolved_revision: str, files: list[str]) -> str:
     )
 
 
-def candidates_id(manifest: Manifest, pools: list[dict[str, Any]], tokenizer: str | None) -> str:
-    """Identity of the ordered candidates. `pools`: source, pool_id, chunks read; order does not matter."""
+def candidates_id(manifest: Manifest, pools: list[dict[str, Any]], rules: dict[str, Any], tokenizer: str | None) -> str:
+    """Identity of the ordered candidates.
+
+    Args:
+        pools: source, pool_id, chunks read; order does not matter.
+        rules: what else the facts that are asked for depend on: versions, revisions of evaluation sets.
+    """
     sources = {s.name: s.model_dump(mode="json", include={"category", "priority"}) for s in manifest.sources}
     return digest(
         "candidates",
@@ -73,7 +81,9 @@ def candidates_id(manifest: Manifest, pools: list[dict[str, Any]], tokenizer: st
             "categories": sorted(manifest.mix.shares),
             "filters": manifest.filters.model_dump(mode="json"),
             "dedup": manifest.dedup.model_dump(mode="json"),
-            "decontaminate": manifest.decontaminate and manifest.decontaminate.model_dump(mode="json"),
+            "ngram": manifest.decontaminate and manifest.decontaminate.ngram,
+            "rules": rules,
+            "version": SELECTION_VERSION,
             "holdout": manifest.mix.holdout,
             "tokenizer": tokenizer,
         },
@@ -91,7 +101,8 @@ def recipe_body(
     manifest: Manifest, target: dict[str, Any], sampling: Sampling, max_tokens: int, thinking: bool
 ) -> dict[str, Any]:
     """The effective recipe of one prompt: everything that changes how it is answered."""
-    return {
+    own_code = {"trust_remote_code": True} if manifest.target.trust_remote_code else {}
+    return own_code | {
         "target": target,
         "max_model_len": manifest.target.max_model_len,
         "dtype": manifest.target.dtype,

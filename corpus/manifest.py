@@ -15,6 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 CATEGORIES = ("coding", "general", "math", "agent", "code-other")
 
+MOST_NEAR_EMPTY = 32
+"""Pools count letters and digits up to here."""
+
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Positive = Annotated[int, Field(ge=1, le=10**15)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -41,13 +44,15 @@ class Mix(Section):
     total: Positive
     """Prompts in the build (with unit: response_tokens, generated tokens)."""
     unit: Literal["prompts", "response_tokens"] = "prompts"
-    """What total and shares count: prompts, or response_tokens planned from measured means (not in this version)."""
+    """What total and shares count: prompts, or response_tokens (planned through mean_response_tokens)."""
     shares: dict[Name, Annotated[float, Field(gt=0)]] = Field(min_length=1)
     """Weight of each category. They are normalised to sum to one, and the build says so."""
     shortage: Literal["fail", "rescale", "repeat"] = "fail"
-    """When a category has too few prompts: fail with a table, rescale (total shrinks and shares hold), or repeat prompts as replicas that are sampled anew (repeat is not in this version)."""
+    """When a category has too few prompts: fail with a table, rescale (total shrinks and shares hold), or repeat prompts as replicas that are sampled anew (refused where sampling is greedy)."""
     max_repeats: Positive = 4
     """With shortage: repeat, the most replicas of one prompt."""
+    mean_response_tokens: dict[Name, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """With unit: response_tokens, generated tokens that one prompt of each category is expected to bring (all its turns). `draftmill sql` has measured means: response_tokens / prompts of composition's accepted stage."""
     tolerance: Annotated[float, Field(ge=0, le=100)] = 0.5
     """How far an accepted share may be from its target, in percentage points (at least one row)."""
     holdout: Annotated[float, Field(ge=0, lt=1)] = 0.02
@@ -58,6 +63,27 @@ class Mix(Section):
         exact = {name: fractions.Fraction(weight) for name, weight in sorted(self.shares.items())}
         whole = sum(exact.values())
         return {name: float(weight / whole) for name, weight in exact.items()}
+
+    def prompt_weights(self) -> dict[str, fractions.Fraction]:
+        """Prompts of each category for one unit of total, exactly: the share, over the tokens that a prompt brings."""
+        exact = {name: fractions.Fraction(weight) for name, weight in sorted(self.shares.items())}
+        whole = sum(exact.values())
+        tokens = self.mean_response_tokens if self.unit == "response_tokens" else {}
+        return {name: weight / whole / fractions.Fraction(tokens.get(name, 1)) for name, weight in exact.items()}
+
+    @property
+    def prompts(self) -> int:
+        """Prompts that total is, in its unit."""
+        return max(1, round(self.total * sum(self.prompt_weights().values())))
+
+    @model_validator(mode="after")
+    def _tokens_are_planned(self) -> Mix:
+        missing = sorted(set(self.shares) - set(self.mean_response_tokens))
+        if self.unit == "response_tokens" and missing:
+            raise ValueError(f"mix.mean_response_tokens.{missing[0]} is missing; unit: response_tokens plans with it")
+        if self.unit == "prompts" and self.mean_response_tokens:
+            raise ValueError("mix.mean_response_tokens is used with unit: response_tokens only; remove one of them")
+        return self
 
 
 class CategoryByColumn(Section):
@@ -84,7 +110,7 @@ class FormatFields(Section):
         return self
 
 
-Format = Literal["auto", "messages", "sharegpt", "alpaca", "prompt", "trace"]
+Format = Literal["auto", "messages", "sharegpt", "alpaca", "prompt", "preference", "trace"]
 
 
 class Source(Section):
@@ -95,11 +121,11 @@ class Source(Section):
     dataset: str | None = None
     """A dataset on the Hub, as owner/name."""
     path: str | None = None
-    """Local files instead of a Hub dataset: a file, folder or glob, relative to the manifest."""
+    """Files instead of a Hub dataset: a file, folder, glob or save_to_disk folder, relative to the manifest; or hf://datasets/OWNER/NAME[@REVISION]/FILE, FOLDER or GLOB."""
     config: str | None = None
     """The dataset's configuration, where it has several."""
     split: str = "train"
-    """The dataset's split."""
+    """The dataset's split; of a saved DatasetDict too."""
     revision: str = "main"
     """Branch, tag or commit; resolved to a commit and written to the lock."""
     format: Format | FormatFields = "auto"
@@ -109,7 +135,7 @@ class Source(Section):
     limit: Positive | None = None
     """Most rows to read, counted after where."""
     category: Name | CategoryByColumn = "classify"
-    """A category name, or {column, map, default}. (classify, by keywords and structure, is not in this version: name one.)"""
+    """A category name, {column, map, default}, or classify: by keywords and structure (docs/categories.md)."""
     weight: Annotated[float, Field(gt=0)] | None = None
     """Weight among the sources of one category. Default: the rows that the source has."""
     priority: int = 0
@@ -119,7 +145,9 @@ class Source(Section):
     license: str | None = None
     """Licence, recorded with every row. Default: what the dataset's card says."""
     trust_remote_code: bool = False
-    """Let the dataset's own Python code run. Recorded in the ledger. (Not in this version.)"""
+    """Let the dataset's own Python code run. Recorded in the ledger. (`datasets` 4 and newer runs none in any case.)"""
+    keep_original: bool = False
+    """Keep the source's own answers beside its prompts, for comparison; they are never trained on."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> Source:
@@ -146,6 +174,10 @@ class Filters(Section):
     """Tokens of the prompt as the target's template and tokenizer make it (first turn)."""
     turns: Annotated[int, Field(ge=0)] | Range | None = None
     """Assistant turns to be generated."""
+    near_empty: Annotated[int, Field(ge=0, le=MOST_NEAR_EMPTY)] = 1
+    """Fewest letters and digits that the user turns must hold together."""
+    language: tuple[Annotated[str, Field(pattern=r"^[a-z]{2,3}$")], ...] | None = Field(default=None, min_length=1)
+    """ISO 639-1 codes of the languages to keep, told from the user turns. Texts too short to tell are kept."""
 
     @field_validator("prompt_chars", "prompt_tokens", "turns", mode="after")
     @classmethod
@@ -167,20 +199,22 @@ class Dedup(Section):
     exact: bool = True
     """Drop prompts whose shown text is equal after NFC, case folding and white-space collapse."""
     near: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Drop prompts whose user turns have at least this verified Jaccard estimate. (Not in this version.)"""
+    """Drop prompts whose user turns share at least this part of their word pairs (Jaccard) with a prompt that is kept."""
 
 
 class EvalSet(Section):
     """One evaluation set that the corpus must not overlap."""
 
     path: str | None = None
-    """Local files, relative to the manifest."""
+    """Files, as in a source."""
     dataset: str | None = None
     """A dataset on the Hub."""
     config: str | None = None
     """The dataset's configuration."""
     split: str = "test"
     """The dataset's split."""
+    revision: str = "main"
+    """Branch, tag or commit; resolved to a commit."""
     field: str
     """The column that holds the question."""
 
@@ -198,6 +232,13 @@ class Decontaminate(Section):
     """Words in a row that count as overlap."""
     against: tuple[EvalSet, ...] = Field(min_length=1)
     """The evaluation sets."""
+
+
+class Licenses(Section):
+    """Which licences a build may use."""
+
+    deny: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Patterns (`*`, `?`), without regard to case: a source under such a licence stops the build."""
 
 
 class Target(Section):
@@ -271,6 +312,8 @@ class Generation(Section):
     """Overrides by category."""
     reuse: Literal["recipe", "finished"] = "recipe"
     """recipe: only answers of the same effective recipe; finished: also answers that stopped by themselves under a smaller max_tokens (not in this version)."""
+    imported: tuple[Name, ...] = ()
+    """Imported corpora (names given to `draftmill import`) whose answers count as made: prompts outside the holdout take them, under the recipe that made them. They need the target's model, and token ids of its tokenizer and template."""
 
     def for_category(self, category: str) -> CategoryGeneration:
         """The values in force for one category, every key set but temperature."""
@@ -377,7 +420,11 @@ class Manifest(Section):
     dedup: Dedup = Dedup()
     """Which prompts are too alike."""
     decontaminate: Decontaminate | None = None
-    """Which evaluation sets must not leak in. (Not in this version.)"""
+    """Which evaluation sets must not leak in."""
+    licenses: Licenses = Licenses()
+    """Which licences stop a build."""
+    on_bad_row: Literal["stop", "skip"] = "stop"
+    """A row that cannot be read (not JSON, not UTF-8, in a damaged part of its file): stop with one line that names it, or skip it as a drop with its reason."""
     target: Target
     """The model that answers."""
     generation: Generation = Generation()
@@ -397,6 +444,21 @@ class Manifest(Section):
                 raise ValueError(
                     f"sources[{i}].name is {name}, as is sources[{names.index(name)}].name; every source needs its own"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _repeats_differ(self) -> Manifest:
+        """A greedy answer said again is the same answer."""
+        if self.mix.shortage == "repeat" and self.mix.max_repeats > 1:
+            for category in sorted(self.mix.shares):
+                own = self.generation.for_category(category)
+                share = own.thinking_share or 0.0
+                kinds = [self.generation.thinking.on] * (share > 0) + [self.generation.thinking.off] * (share < 1)
+                if any((kind.temperature if own.temperature is None else own.temperature) == 0 for kind in kinds):
+                    raise ValueError(
+                        f"mix.shortage is repeat and {category} is sampled at temperature 0, where every replica is "
+                        "the same answer; use shortage: rescale, or raise the temperature"
+                    )
         return self
 
     def source_categories(self, source: Source) -> tuple[str, ...]:

@@ -1,26 +1,28 @@
 """Pools: the rows of one source, normalised once, in append-only chunks.
 
-A chunk is one file of the source. A pool is found again by its identity, so a changed share re-reads nothing; it
-deepens by further chunks and never changes the ones it has. A row that holds no prompt stays as a row with its
-reason, so that read = kept + dropped can be counted.
+A chunk is some tens of thousands of rows, from one file or several small ones. A pool is found again by its
+identity, so a changed share re-reads nothing; it deepens by further chunks and never changes the ones it has. A row
+that holds no prompt stays as a row with its reason, so that read = kept + dropped can be counted.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from corpus.artefacts import write_atomically, write_text
-from corpus.errors import RowError, UserError
-from corpus.formats import parse_row, recognise, upstream_id
+from corpus.chunks import RECOGNISED_ROWS, Collected, Shape
 from corpus.identity import pool_id
-from corpus.manifest import CategoryByColumn, FormatFields, Source
-from corpus.readers import ReadCounts, read_rows
-from corpus.records import encode_messages, likeness_key
+from corpus.manifest import Source
+from corpus.pieces import START, Piece, Position, Reading, SourceFile
+from corpus.readers import read_pieces
 from corpus.sources import FileDigests, ResolvedSource
+from corpus.tables import has_schema, parquet_rows
 from corpus.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -28,11 +30,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("draftmill")
 
-SCHEMA_VERSION = 1
+Ended = Literal["everything", "limit"]
+SCHEMA_VERSION = 2
+CHUNK_ROWS = 50_000
+CHUNK_BYTES = 256 << 20  # of shown text: agent traces are long
 POOL_KEYS = {
-    "dataset", "config", "split", "revision", "format", "license", "where", "limit", "complete", "trust_remote_code"
+    "dataset", "config", "split", "revision", "format", "main_column", "license", "where", "limit", "complete",
+    "trust_remote_code", "rows_total", "rows_unread",
 }  # fmt: skip
-CHUNK_KEYS = {"file", "rows", "left_out", "sha256"}
+CHUNK_KEYS = {"files", "rows", "left_out", "sha256", "next"}
 
 
 @dataclass(frozen=True)
@@ -56,185 +62,198 @@ class Pool:
         return self.source.weight or float(self.known_rows or self.rows or 1)
 
 
-def read_pool(workspace: Workspace, resolved: ResolvedSource, chunks: int, digests: FileDigests | None = None) -> Pool:
-    """A pool of at least `chunks` chunks, or all that there are; only what is missing or damaged is read.
+@dataclass
+class PoolReader:
+    """Reads one source into its pool, and only what is missing there."""
 
-    Raises:
-        UserError: a file cannot be read, or its rows have no known shape.
-    """
-    source = resolved.source
-    identity = pool_id(source, resolved.revision, [file.name for file in resolved.files])
-    folder = workspace.pool(identity)
-    digests = digests or FileDigests(workspace.cache / "digests.json")
-    body = _known(folder, identity, digests)
-    if body is None:
-        body = {
+    workspace: Workspace
+    resolved: ResolvedSource
+    digests: FileDigests
+    skip_bad: bool = False
+
+    @property
+    def pool_id(self) -> str:
+        """Identity of the pool."""
+        files = [file.name for file in self.resolved.files]
+        return pool_id(self.resolved.source, self.resolved.revision, files, self.skip_bad)
+
+    @property
+    def folder(self) -> Path:
+        """Where the pool lies."""
+        return self.workspace.pool(self.pool_id)
+
+    def read(self, chunks: int | None) -> Pool:
+        """A pool of at least `chunks` chunks, or all that there are (None); only what is missing or damaged is read.
+
+        Raises:
+            UserError: a file cannot be read, or its rows have no known shape.
+        """
+        body = self._known() or self._empty()
+        have: list[dict[str, Any]] = list(body["chunks"])
+        rows = sum(chunk["rows"] for chunk in have)
+        file, *position = have[-1]["next"] if have else (0, *START)
+        shape = Shape(self.resolved.source, body["format"], body["main_column"])
+        with closing(self._pieces(file, (position[0], position[1]), shape)) as pieces:
+            while not body["complete"] and (chunks is None or len(have) < chunks):
+                room = None if self.resolved.source.limit is None else self.resolved.source.limit - rows
+                chunk, ended = self._read_chunk(len(have), pieces, shape, room)
+                if chunk is not None:
+                    have.append(chunk)
+                    rows += chunk["rows"]
+                body |= {"chunks": have, "complete": ended is not None, **self._totals(have, ended)}
+                body |= {"format": shape.recorded, "main_column": shape.main}
+                write_text(self.folder / "pool.json", json.dumps(body, indent=1, sort_keys=True))
+        used = have if chunks is None else have[:chunks]
+        return Pool(
+            self.pool_id, self.resolved.source, self.resolved.license, tuple(used),
+            body["complete"] and len(used) == len(have), self._known_rows(have),
+        )  # fmt: skip
+
+    def _totals(self, have: list[dict[str, Any]], ended: Ended | None) -> dict[str, int | None]:
+        """Rows that the source has, and of these the rows that its limit leaves unread; None where nobody knows."""
+        looked_at = sum(chunk["rows"] + chunk["left_out"] for chunk in have)
+        if ended == "everything":
+            return {"rows_total": looked_at, "rows_unread": 0}
+        total = self.resolved.rows
+        if ended == "limit" and not self.resolved.streamed:
+            total = parquet_rows(self.resolved.files)
+        unread = total - looked_at if ended and total is not None and total >= looked_at else None
+        return {"rows_total": total, "rows_unread": unread}
+
+    def _known_rows(self, have: list[dict[str, Any]]) -> int | None:
+        if self.resolved.rows is not None or not self.resolved.streamed or not have:
+            return self.resolved.rows
+        # a weight that grew with the depth would reorder what smaller builds took: the first chunk speaks for all
+        first = have[0]
+        file, group, row = first["next"]
+        whole = file if (group, row) == START else file + 1
+        return int(first["rows"] * len(self.resolved.files) / max(1, whole))
+
+    def _empty(self) -> dict[str, Any]:
+        source = self.resolved.source
+        return {
             "schema_version": SCHEMA_VERSION,
-            "pool_id": identity,
+            "pool_id": self.pool_id,
             "dataset": source.dataset or source.path,
             "config": source.config,
-            "split": source.split if source.dataset else None,
-            "revision": resolved.revision,
+            "split": self.resolved.split,
+            "revision": self.resolved.revision,
             "format": None,
+            "main_column": None,
             "where": source.where,
             "limit": source.limit,
             "trust_remote_code": source.trust_remote_code,
-            "license": resolved.license,
-            "files": len(resolved.files),
+            "license": self.resolved.license,
+            "files": len(self.resolved.files),
             "chunks": [],
             "complete": False,
+            "rows_total": None,
+            "rows_unread": None,
         }
-    have: list[dict[str, Any]] = list(body["chunks"])
-    while not body["complete"] and len(have) < chunks:
-        rows_before = sum(chunk["rows"] for chunk in have)
-        body["format"], chunk = _read_chunk(folder, resolved, len(have), body["format"], rows_before)
-        digests.remember(folder / f"{len(have)}.parquet", chunk["sha256"])
-        have.append(chunk)
-        full = source.limit is not None and rows_before + chunk["rows"] >= source.limit
-        body |= {"chunks": have, "complete": full or len(have) == len(resolved.files)}
-        write_text(folder / "pool.json", json.dumps(body, indent=1, sort_keys=True))
-    used = have[:chunks]
-    known_rows = resolved.rows
-    if known_rows is None and source.dataset:
-        # a weight that grew with the depth would reorder what smaller builds took
-        known_rows = have[0]["rows"] * len(resolved.files)
-    return Pool(
-        identity, source, resolved.license, tuple(used), body["complete"] and len(used) == len(have), known_rows
+
+    def _known(self) -> dict[str, Any] | None:
+        """What pool.json says, cut before the first chunk that is not what was written; None to read from the start.
+
+        A pool is its identity's rows, so what is read again is what was there.
+        """
+        path = self.folder / "pool.json"
+        try:
+            body: dict[str, Any] = json.loads(path.read_text())
+            chunks = list(body["chunks"])
+            keys = body.keys() >= POOL_KEYS and all(chunk.keys() >= CHUNK_KEYS for chunk in chunks)
+            if body["pool_id"] != self.pool_id or not keys:
+                raise KeyError("it is of another pool")
+            sums = [
+                (str(c["sha256"]), int(c["rows"]) + int(c["left_out"]), [int(i) for i in c["next"]]) for c in chunks
+            ]
+            Shape(self.resolved.source, body["format"], body["main_column"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            log.warning("%s is damaged; the source is read again", path)
+            return None
+        for number, (sha256, _, _) in enumerate(sums):
+            if not self.digests.is_whole(self.folder / f"{number}.parquet", sha256):
+                log.warning("%s is missing or damaged; it is read again", self.folder / f"{number}.parquet")
+                return body | {"chunks": chunks[:number], "complete": False, "rows_unread": None}
+        return body
+
+    def _pieces(self, first: int, position: Position, shape: Shape) -> Generator[tuple[str, Piece, list[int]]]:
+        """(file, piece, where to go on after it) from a place on; one generator serves many chunks."""
+        files = self.resolved.files
+        for number in range(first, len(files)):
+            file, start = files[number], position if number == first else START
+            fresh = start == START and not self.skip_bad
+            with closing(read_pieces(file, self._reading(file, shape), start)) as read:
+                for piece in read:
+                    if fresh and piece.rows:
+                        shape.refuse_change(piece.rows, file.name)
+                        fresh = False
+                    yield file.name, piece, [number + 1, *START] if piece.last else [number, *piece.position]
+
+    def _reading(self, file: SourceFile, shape: Shape) -> Reading:
+        """How a file is read. Its first rows say which columns are worth reading, where the format is not known yet."""
+        source = self.resolved.source
+        reading = Reading(source.name, source.where, self.skip_bad, shape.columns)
+        if shape.form is not None or not has_schema(file):
+            return reading
+        rows: list[dict[str, Any]] = []
+        with closing(read_pieces(file, replace(reading, piece_rows=RECOGNISED_ROWS))) as read:
+            for piece in read:
+                rows += piece.rows
+                if len(rows) >= RECOGNISED_ROWS or (rows and piece.position[0]):
+                    break
+        if rows:
+            shape.recognise(rows, file.name)
+        return replace(reading, columns=shape.columns)
+
+    def _read_chunk(
+        self, number: int, pieces: Iterator[tuple[str, Piece, list[int]]], shape: Shape, room: int | None
+    ) -> tuple[dict[str, Any] | None, Ended | None]:
+        """(the next chunk or None at the end, why nothing is left after it)."""
+        collected = Collected(shape, room)
+        end = [len(self.resolved.files), *START]
+        after = end
+        for file, piece, then in pieces:
+            collected.add(piece, file)
+            if collected.room == 0 or collected.rows >= CHUNK_ROWS or collected.shown_chars >= CHUNK_BYTES:
+                after = then
+                break
+        ended: Ended | None = "everything" if after == end and not collected.cut else None
+        if ended is None and collected.room == 0:
+            ended = "limit"
+        if not collected.rows and not collected.left_out:
+            return None, "everything"
+        frame = collected.frame()
+        path = self.folder / f"{number}.parquet"
+        metadata = {"schema_version": str(SCHEMA_VERSION)}
+        written = write_atomically(path, lambda to: frame.write_parquet(to, compression_level=1, metadata=metadata))
+        self.digests.remember(path, written.sha256)
+        return {
+            "files": collected.files,
+            "rows": frame.height,
+            "left_out": collected.left_out,
+            "size_bytes": written.size_bytes,
+            "sha256": written.sha256,
+            "next": after,
+        }, ended
+
+
+def load_chunks(workspace: Workspace, pool: Pool, columns: list[str] | None = None) -> pl.DataFrame:
+    """Rows of the chunks that `pool` names, with a chunk column; all columns, or some."""
+    import polars as pl
+
+    return pl.concat(
+        frame.with_columns(chunk=pl.lit(number, pl.Int32)) for number, frame in each_chunk(workspace, pool, columns)
     )
 
 
-def load_chunks(workspace: Workspace, pool: Pool) -> pl.DataFrame:
-    """All rows of the chunks that `pool` names, with chunk and file columns."""
+def each_chunk(
+    workspace: Workspace, pool: Pool, columns: list[str] | None = None
+) -> Iterator[tuple[int, pl.DataFrame]]:
+    """(number, rows) of each chunk that `pool` names."""
     import polars as pl
 
-    frames = [
-        pl.read_parquet(workspace.pool(pool.pool_id) / f"{number}.parquet", glob=False).with_columns(
-            chunk=pl.lit(number, pl.Int32), file=pl.lit(chunk["file"])
-        )
-        for number, chunk in enumerate(pool.chunks)
-    ]
-    return pl.concat(frames)
-
-
-def chunk_schema() -> dict[str, Any]:
-    """Columns of a chunk: one schema for every source."""
-    import polars as pl
-
-    return {
-        "row_index": pl.Int64,
-        "upstream_id": pl.String,
-        "upstream_label": pl.String,
-        "prompt_id": pl.String,
-        "likeness": pl.String,
-        "messages": pl.String,
-        "tools": pl.String,
-        "turns": pl.Int32,
-        "prompt_chars": pl.Int64,
-        "reason": pl.String,
-        "detail": pl.String,
-    }
-
-
-def _known(folder: Path, identity: str, digests: FileDigests) -> dict[str, Any] | None:
-    """What pool.json says, cut before the first chunk that is not what was written; None to read from the start.
-
-    A pool is its identity's rows, so what is read again is what was there.
-    """
-    try:
-        body: dict[str, Any] = json.loads((folder / "pool.json").read_text())
-        chunks = list(body["chunks"])
-        if body["pool_id"] != identity or not all(body.keys() >= POOL_KEYS and c.keys() >= CHUNK_KEYS for c in chunks):
-            raise KeyError("it is of another pool")
-        sums = [(str(chunk["sha256"]), int(chunk["rows"]) + int(chunk["left_out"])) for chunk in chunks]
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        log.warning("%s is damaged; the source is read again", folder / "pool.json")
-        return None
-    for number, (sha256, _) in enumerate(sums):
-        if not digests.is_whole(folder / f"{number}.parquet", sha256):
-            log.warning("%s is missing or damaged; it is read again", folder / f"{number}.parquet")
-            return body | {"chunks": chunks[:number], "complete": False}
-    return body
-
-
-def _read_chunk(
-    folder: Path, resolved: ResolvedSource, number: int, form: Any, rows_before: int
-) -> tuple[Any, dict[str, Any]]:
-    import polars as pl
-
-    source, file = resolved.source, resolved.files[number]
-    counts = ReadCounts()
-    used: str | FormatFields | None = FormatFields(**form) if isinstance(form, dict) else form
-    if used is None and source.format != "auto":
-        used = source.format
-    columns: dict[str, list[Any]] = {name: [] for name in chunk_schema()}
-    room = None if source.limit is None else source.limit - rows_before
-    missing, seen = _named_columns(source), set[str]()
-    for row_index, row in read_rows(file, source.name, source.where, counts):
-        if room is not None and len(columns["row_index"]) >= room:
-            break
-        if used is None:
-            try:
-                used = recognise(list(row), row)
-            except RowError as error:
-                raise UserError(
-                    f"source {source.name}: {file.name}: no known format ({error.detail}). "
-                    "Say which: format: {fields: {prompt: COLUMN}}."
-                ) from error
-        if missing:
-            missing -= row.keys()
-            seen |= row.keys()
-        for name, value in _row_values(row_index, row, used, source).items():
-            columns[name].append(value)
-    if missing and seen:
-        known = ", ".join(sorted(seen)[:12])
-        raise UserError(
-            f"source {source.name}: {file.name}: no row has the column {min(missing)} that the manifest names; "
-            f"columns are {known}."
-        )
-    frame = pl.DataFrame(columns, schema=chunk_schema())
-    written = write_atomically(
-        folder / f"{number}.parquet",
-        lambda path: frame.write_parquet(path, compression_level=1, metadata={"schema_version": str(SCHEMA_VERSION)}),
-    )
-    recorded = used.model_dump() if isinstance(used, FormatFields) else used
-    return recorded, {
-        "file": file.name,
-        "rows": frame.height,
-        "left_out": counts.left_out,
-        "size_bytes": written.size_bytes,
-        "sha256": written.sha256,
-    }
-
-
-def _named_columns(source: Source) -> set[str]:
-    """Columns that the manifest names: not one row without them is a mistake in the manifest."""
-    named = {source.category.column} if isinstance(source.category, CategoryByColumn) else set()
-    if isinstance(source.format, FormatFields):
-        named |= {column for what, column in source.format.fields.items() if what in ("prompt", "messages")}
-    return named
-
-
-def _row_values(row_index: int, row: dict[str, Any], form: str | FormatFields, source: Source) -> dict[str, Any]:
-    values: dict[str, Any] = dict.fromkeys(chunk_schema())
-    values["row_index"] = row_index
-    values["upstream_id"] = _storable(upstream_id(row, form))
-    if isinstance(source.category, CategoryByColumn):
-        label = row.get(source.category.column)
-        values["upstream_label"] = None if label is None else _storable(str(label))
-    try:
-        prompt = parse_row(row, form, source.history)
-        values["prompt_id"] = prompt.prompt_id
-        values["messages"], values["tools"] = encode_messages(prompt)
-        values["likeness"] = likeness_key(prompt)
-        values["turns"] = prompt.turns
-        values["prompt_chars"] = len(prompt.shown_text())
-    except RowError as error:
-        values |= dict.fromkeys(("prompt_id", "messages", "tools", "likeness"))
-        values["reason"], values["detail"] = error.reason, _storable(error.detail)
-    return values
-
-
-def _storable(text: str | None) -> str | None:
-    return None if text is None else text.encode("utf-8", "replace").decode("utf-8")
+    for number in range(len(pool.chunks)):
+        path = workspace.pool(pool.pool_id) / f"{number}.parquet"
+        yield number, pl.read_parquet(path, columns=columns, glob=False)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from corpus.language import UNDETERMINED
 from corpus.manifest import CategoryByColumn, Filters, Source
 
 if TYPE_CHECKING:
@@ -26,9 +27,17 @@ THINKING_SALT = 0x7468696E6B
 MASK = (1 << 64) - 1
 
 
+def first_words(ids: list[str]) -> npt.NDArray[np.uint64]:
+    """The first 64 bits of hex ids."""
+    return np.frombuffer(bytes.fromhex("".join([i[:16] for i in ids])), dtype=">u8").astype(np.uint64)
+
+
 def spread(ids: list[str], seed: int) -> npt.NDArray[np.uint64]:
     """A 64-bit number for each hex id, uniform, fixed by the seed (splitmix64 of its first 64 bits)."""
-    words = np.array([int(i[:16], 16) for i in ids], dtype=np.uint64)
+    return _spread(first_words(ids), seed)
+
+
+def _spread(words: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.uint64]:
     return _splitmix(words ^ _splitmix(np.array([seed & MASK], dtype=np.uint64)))
 
 
@@ -38,12 +47,17 @@ def chosen(ids: list[str], share: float, salt: int) -> npt.NDArray[np.bool_]:
 
 
 def label_rows(pool: pl.DataFrame, source: Source, categories: list[str]) -> pl.DataFrame:
-    """Add category, and a reason to rows that no share wants (no_category, not_in_mix)."""
+    """Add category, source and priority, and a reason to rows that no share wants (no_category, not_in_mix).
+
+    Of a source that is classified, upstream_label is the classifier's category.
+    """
     import polars as pl
 
     if isinstance(source.category, CategoryByColumn):
         rule = source.category
         category = pl.col("upstream_label").replace_strict(rule.map, default=rule.default, return_dtype=pl.String)
+    elif source.category == "classify":
+        category = pl.col("upstream_label")
     else:
         category = pl.lit(source.category, pl.String)
     named = pool.with_columns(category=category, source=pl.lit(source.name), priority=pl.lit(source.priority, pl.Int64))
@@ -60,70 +74,83 @@ def label_rows(pool: pl.DataFrame, source: Source, categories: list[str]) -> pl.
 
 
 def filter_rows(rows: pl.DataFrame, filters: Filters) -> pl.DataFrame:
-    """Give a reason to rows outside the filters' ranges (prompt_tokens only where the column is there)."""
+    """Give a reason to rows that the filters leave out (each filter only where its column is there)."""
     import polars as pl
 
     for field in ("prompt_chars", "turns", "prompt_tokens"):
         low, high = filters.bounds(field)
-        if field not in rows.columns:
-            continue
-        value = pl.col(field)
-        few = pl.lit(f"too_few_{field.removeprefix('prompt_')}")
-        many = pl.lit(f"too_many_{field.removeprefix('prompt_')}")
-        out = pl.when(value < low).then(few).when(value > (high if high is not None else value)).then(many)
-        unjudged = pl.col("reason").is_null()
-        found = pl.when(unjudged).then(out)
-        rows = rows.with_columns(
-            reason=pl.coalesce("reason", found),
-            detail=pl.coalesce("detail", pl.when(found.is_not_null()).then(value.cast(pl.String))),
-        )
+        if field in rows.columns:
+            value = pl.col(field)
+            few = pl.lit(f"too_few_{field.removeprefix('prompt_')}")
+            many = pl.lit(f"too_many_{field.removeprefix('prompt_')}")
+            out = pl.when(value < low).then(few).when(value > (high if high is not None else value)).then(many)
+            rows = _left_out(rows, out, value)
+    if "letters" in rows.columns:
+        letters = pl.col("letters")
+        rows = _left_out(rows, pl.when(letters < filters.near_empty).then(pl.lit("near_empty")), letters)
+    if filters.language and "language" in rows.columns:
+        language = pl.col("language")
+        other = ~language.is_in([*filters.language, UNDETERMINED])
+        rows = _left_out(rows, pl.when(other).then(pl.lit("other_language")), language)
     return rows
+
+
+def _left_out(rows: pl.DataFrame, reason: pl.Expr, value: pl.Expr) -> pl.DataFrame:
+    """Rows with this reason where they have none, and the value that was judged."""
+    import polars as pl
+
+    found = pl.when(pl.col("reason").is_null()).then(reason)
+    shown = pl.when(found.is_not_null()).then(value.cast(pl.String))
+    return rows.with_columns(reason=pl.coalesce("reason", found), detail=pl.coalesce("detail", shown))
 
 
 def rank_rows(rows: pl.DataFrame, seed: int, holdout: float) -> pl.DataFrame:
     """Add `order` (seeded hash of the id) and `holdout` to rows that hold a prompt."""
     import polars as pl
 
-    ids = rows["prompt_id"].to_list()
+    words = first_words(rows["prompt_id"].to_list())
+    held = _spread(words, HOLDOUT_SALT).astype(np.float64) / 2.0**64 < holdout
     return rows.with_columns(
-        order=pl.Series(spread(ids, seed), dtype=pl.UInt64),
-        holdout=pl.Series(chosen(ids, holdout, HOLDOUT_SALT), dtype=pl.Boolean),
+        order=pl.Series(_spread(words, seed), dtype=pl.UInt64), holdout=pl.Series(held, dtype=pl.Boolean)
     )
 
 
+def best_first(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows in the order in which they win: by priority, source name, chunk, order, place in the chunk."""
+    return rows.sort(["priority", "source", "chunk", "order", "at"], descending=[True, False, False, False, False])
+
+
 def deduplicate(rows: pl.DataFrame, exact: bool) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """(kept, lost): one row of each likeness stays, by priority, source name, chunk and order.
+    """(kept, lost): of rows that are best first, the first of each likeness stays.
 
     Without `exact` only equal prompt_ids meet. Lost rows name the winner (same_prompt, duplicate).
     """
     import polars as pl
 
     key = "likeness" if exact else "prompt_id"
-    keys = ["priority", "source", "chunk", "order", "file", "row_index"]
-    ordered = rows.sort(keys, descending=[True, False, False, False, False, False])
-    first = ordered.unique(key, keep="first", maintain_order=True)
-    winners = first.select(key, winner_prompt_id="prompt_id", winner_source="source")
-    identity = ["pool_id", "source", "chunk", "row_index"]
-    lost = ordered.join(first.select(identity), on=identity, how="anti", maintain_order="left").join(
-        winners, on=key, how="left", maintain_order="left"
-    )
+    first = pl.col(key).is_first_distinct()
+    marked = rows.with_columns(__first=first)
+    kept = marked.filter("__first").drop("__first")
+    lost = marked.filter(~pl.col("__first")).drop("__first")
+    winners = kept.select(key, winner_prompt_id="prompt_id", winner_source="source")
+    named = lost.join(winners, on=key, how="left", maintain_order="left")
     same = pl.col("prompt_id") == pl.col("winner_prompt_id")
     reason = pl.when(same).then(pl.lit("same_prompt")).otherwise(pl.lit("duplicate"))
-    return first, lost.with_columns(reason=reason)
+    return kept, named.with_columns(reason=reason, similarity=pl.lit(None, pl.Float64))
 
 
 def nested_order(kept: pl.DataFrame) -> pl.DataFrame:
     """Candidates in their final order with source_rank, counted within category, source and holdout."""
     import polars as pl
 
-    group = ["category", "source", "holdout"]
+    group = ["source", "category", "holdout"]
     ordered = kept.sort([*group, "chunk", "order", "prompt_id"])
     return ordered.with_columns(source_rank=pl.int_range(pl.len(), dtype=pl.Int64).over(group))
 
 
 @dataclass(frozen=True)
 class Quotas:
-    """How many rows each category gets. `total` is what was asked, or what rescaling left of it."""
+    """How many rows each category gets, replicas included. `total` is what was asked, before rescaling."""
 
     total: int
     rows: dict[str, int]
@@ -135,7 +162,7 @@ class Quotas:
         return sum(self.rows.values()) < self.total
 
 
-def largest_remainder(total: int, shares: Mapping[str, float]) -> dict[str, int]:
+def largest_remainder(total: int, shares: Mapping[str, float | Fraction]) -> dict[str, int]:
     """Whole rows by category that sum to total exactly (Hamilton's method; ties by name)."""
     exact = {name: Fraction(weight) for name, weight in sorted(shares.items())}
     whole = sum(exact.values())
@@ -148,20 +175,28 @@ def largest_remainder(total: int, shares: Mapping[str, float]) -> dict[str, int]
     return rows
 
 
-def plan_quotas(total: int, shares: Mapping[str, float], available: Mapping[str, int], rescale: bool) -> Quotas:
+def plan_quotas(
+    total: int,
+    shares: Mapping[str, float | Fraction],
+    available: Mapping[str, int],
+    rescale: bool = False,
+    repeats: int = 1,
+) -> Quotas:
     """Rows by category, and what is missing by category (empty if nothing is).
 
-    With `rescale` the total shrinks to the largest at which every category has enough.
+    With `rescale` the total shrinks to the largest at which every category has enough; a prompt may be asked
+    `repeats` times.
     """
+    room = {name: count * repeats for name, count in available.items()}
     rows = largest_remainder(total, shares)
-    short = {name: want - available.get(name, 0) for name, want in rows.items() if want > available.get(name, 0)}
+    short = {name: want - room.get(name, 0) for name, want in rows.items() if want > room.get(name, 0)}
     if not short or not rescale:
         return Quotas(total, rows, short)
     low, high = 0, total
     while low < high:  # feasibility is monotone up to rounding; the check below makes it exact
         middle = (low + high + 1) // 2
         tried = largest_remainder(middle, shares)
-        if all(tried[name] <= available.get(name, 0) for name in tried):
+        if all(tried[name] <= room.get(name, 0) for name in tried):
             low = middle
         else:
             high = middle - 1
@@ -169,16 +204,20 @@ def plan_quotas(total: int, shares: Mapping[str, float], available: Mapping[str,
 
 
 def split_quota(quota: int, available: Mapping[str, int], weights: Mapping[str, float]) -> dict[str, int]:
-    """A category's quota over its sources: prefix lengths that sum to min(quota, all that there is)."""
+    """A category's quota over its sources: rows of each, that sum to the quota if there are any prompts at all.
+
+    A quota beyond all that there is goes around again: every prompt is taken once more before one is taken thrice.
+    """
     names = sorted(name for name in available if available[name] > 0)
     if not names:
         return {}
-    ranks = [np.arange(min(available[name], quota), dtype=np.float64) for name in names]
+    rounds, rest = divmod(quota, sum(available[name] for name in names))
+    ranks = [np.arange(min(available[name], rest), dtype=np.float64) for name in names]
     with np.errstate(over="ignore"):  # beyond all numbers is last, as it should be
         keys = np.concatenate([(rank + 0.5) / weights[name] for name, rank in zip(names, ranks, strict=True)])
     owner = np.repeat(np.arange(len(names)), [len(rank) for rank in ranks])
-    taken = owner[np.lexsort((owner, keys))[:quota]]
-    return {name: int(count) for name, count in zip(names, np.bincount(taken, minlength=len(names)), strict=True)}
+    taken = np.bincount(owner[np.lexsort((owner, keys))[:rest]], minlength=len(names))
+    return {name: rounds * available[name] + int(count) for name, count in zip(names, taken, strict=True)}
 
 
 def holdout_quota(rows: int, holdout: float) -> int:

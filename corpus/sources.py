@@ -1,9 +1,8 @@
 """Where a source lies: its files, in a fixed order, at a resolved revision.
 
-Local paths are resolved against the manifest's folder; their revision is a digest of their bytes. Hub datasets
-are resolved to a commit; which files a configuration and a split are is asked of `datasets`, and the files are
-opened through huggingface_hub's file system, so nothing is downloaded that is not read. Files are read in an
-order fixed by a salt, so that the first chunk of a sorted dataset is not all of one kind.
+Local paths are resolved against the manifest's folder; their revision is a digest of their bytes. What lies on the
+Hub is resolved to a commit (see hub). Files are read in an order fixed by a salt, so that the first chunk of a
+sorted dataset is not all of one kind.
 """
 
 from __future__ import annotations
@@ -20,9 +19,11 @@ from typing import IO, Any, cast
 
 from corpus.artefacts import sha256_file, write_text
 from corpus.canonical import digest
-from corpus.errors import RowError, UserError, first_line
+from corpus.errors import RowError, UserError
+from corpus.hub import HF, find_on_hub, hub_file
 from corpus.manifest import Source
-from corpus.readers import COMPRESSIONS, SUFFIXES, SourceFile, file_kind
+from corpus.pieces import COMPRESSIONS, SUFFIXES, SourceFile, file_kind
+from corpus.saved import is_beside_rows, read_saved
 
 ORDER_SALT = "draftmill file order 1"
 
@@ -36,6 +37,13 @@ class ResolvedSource:
     files: tuple[SourceFile, ...]
     license: str | None
     rows: int | None
+    """Rows of the split, where a card says so."""
+    split: str | None = None
+
+    @property
+    def streamed(self) -> bool:
+        """True if it is read from the Hub, as deep as it is needed."""
+        return _on_hub(self.source)
 
 
 def resolve_source(source: Source, base: Path, digests: FileDigests) -> ResolvedSource:
@@ -44,7 +52,16 @@ def resolve_source(source: Source, base: Path, digests: FileDigests) -> Resolved
     Raises:
         UserError: nothing is there, or the Hub refuses.
     """
-    return _resolve_local(source, base, digests) if source.path else _resolve_hub(source)
+    if not _on_hub(source):
+        return _resolve_local(source, base, digests)
+    listing = find_on_hub(source, digests.path.with_name("hub.json"))
+    files = tuple(hub_file(source, listing, name) for name in in_reading_order(listing.names))
+    split = source.split if source.dataset else None
+    return ResolvedSource(source, listing.commit, files, source.license or listing.license, listing.rows, split)
+
+
+def _on_hub(source: Source) -> bool:
+    return source.path is None or source.path.startswith(HF)
 
 
 class FileDigests:
@@ -101,7 +118,8 @@ def _resolve_local(source: Source, base: Path, digests: FileDigests) -> Resolved
     pattern = base / cast(str, source.path)
     at = f"source {source.name}"
     try:
-        paths, root = _local_paths(pattern, base, cast(str, source.path))
+        saved = read_saved(pattern, source.split, f"{at}: path {source.path}") if pattern.is_dir() else None
+        paths, root = (saved.files, pattern) if saved else _local_paths(pattern, base, cast(str, source.path))
     except (OSError, ValueError) as error:  # a name that no system takes: too long, or with a null in it
         first = getattr(error, "strerror", None) or error
         raise UserError(f"{at}: path {ascii(source.path)[:200]}: cannot be looked at ({first}).") from error
@@ -115,76 +133,21 @@ def _resolve_local(source: Source, base: Path, digests: FileDigests) -> Resolved
         raise UserError(f"{at}: {error.filename}: cannot be read ({error.strerror}).") from error
     revision = hashlib.sha256(json.dumps(marks, sort_keys=True).encode()).hexdigest()[:40]
     files = tuple(SourceFile(name, partial(_open_local, by_name[name])) for name in in_reading_order(list(by_name)))
-    return ResolvedSource(source, revision, files, source.license, None)
+    licence = source.license or (saved.license if saved else None)
+    return ResolvedSource(source, revision, files, licence, None, saved.split if saved else None)
 
 
 def _local_paths(pattern: Path, base: Path, written: str) -> tuple[list[Path], Path]:
     """Regular files that a path means (a pipe would be waited for), and the folder that their names start at."""
     if pattern.is_dir():
-        return sorted(path for path in pattern.rglob("*") if path.is_file() and file_kind(path.name)), pattern
+        found = (path for path in pattern.rglob("*") if path.is_file() and file_kind(path.name))
+        return sorted(path for path in found if not is_beside_rows(path)), pattern
     if pattern.exists():
         return [pattern] if pattern.is_file() else [], pattern.parent
-    found = glob.glob(written, root_dir=base, recursive=True)  # noqa: PTH207
+    names = glob.glob(written, root_dir=base, recursive=True)  # noqa: PTH207
     root = base.joinpath(*takewhile(lambda part: not glob.has_magic(part), Path(written).parts))
-    return sorted(path for path in (base / name for name in found) if path.is_file()), root
+    return sorted(path for path in (base / name for name in names) if path.is_file()), root
 
 
 def _open_local(path: Path) -> IO[bytes]:
     return path.open("rb")
-
-
-def _resolve_hub(source: Source) -> ResolvedSource:
-    """Resolve a Hub dataset through `datasets`, which knows cards, configurations and naming patterns."""
-    from huggingface_hub import HfApi, HfFileSystem
-    from huggingface_hub.utils import httpx
-
-    at = f"source {source.name}: dataset {source.dataset}"
-    try:
-        info = HfApi().dataset_info(cast(str, source.dataset), revision=source.revision)
-    except (httpx.HTTPError, OSError, ValueError) as error:
-        raise UserError(f"{at}: {_hub_problem(error, source)}") from error
-    commit = str(info.sha)
-    try:
-        names, rows = _hub_files(source, commit)
-    except (httpx.HTTPError, OSError, ValueError) as error:
-        raise UserError(f"{at}: {_hub_problem(error, source)}") from error
-    known = [name for name in names if file_kind(name)]
-    if not known:
-        raise UserError(f"{at}: split {source.split} has no files that are read ({', '.join(SUFFIXES)}).")
-    file_system = HfFileSystem()
-    prefix = f"datasets/{source.dataset}@{commit}/"
-    files = tuple(
-        SourceFile(name, partial(cast(Any, file_system.open), prefix + name, "rb"), (httpx.HTTPError,))
-        for name in in_reading_order(known)
-    )
-    card = getattr(info, "card_data", None)
-    licence = source.license or (card.get("license") if card is not None else None)
-    return ResolvedSource(source, commit, files, str(licence) if licence else None, rows)
-
-
-def _hub_files(source: Source, commit: str) -> tuple[list[str], int | None]:
-    import datasets
-
-    builder = datasets.load_dataset_builder(source.dataset, source.config, revision=commit)
-    data_files = builder.config.data_files or {}
-    if source.split not in data_files:
-        raise ValueError(f"it has no split {source.split}; it has {', '.join(sorted(map(str, data_files)))}")
-    mark = f"@{commit}/"
-    names = [str(url).split(mark, 1)[1] for url in data_files[source.split] if mark in str(url)]
-    splits = builder.info.splits or {}
-    rows = splits[source.split].num_examples if source.split in splits else None
-    return names, rows or None
-
-
-def _hub_problem(error: BaseException, source: Source) -> str:
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
-
-    page = f"https://huggingface.co/datasets/{source.dataset}"
-    if isinstance(error, GatedRepoError):
-        return f"is gated. Accept its terms at {page}, then set HF_TOKEN or run `hf auth login`."
-    if isinstance(error, RevisionNotFoundError):
-        return f"has no revision {source.revision}."
-    if isinstance(error, RepositoryNotFoundError):
-        return "does not exist on the Hub, or needs a token (HF_TOKEN or `hf auth login`)."
-    first = first_line(error)[:200]
-    return f"cannot be resolved ({first}). Is the Hub reachable (HF_ENDPOINT)? Local files go under path:."

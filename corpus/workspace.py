@@ -59,6 +59,10 @@ class Workspace:
         """Folder of one build."""
         return self.root / "builds" / build_id
 
+    def imported(self, import_id: str) -> Path:
+        """Folder that describes one imported corpus."""
+        return self.root / "imports" / import_id
+
     @property
     def responses(self) -> Path:
         """Folder of response shards."""

@@ -19,7 +19,7 @@ from typer.exceptions import TyperException
 
 from corpus.artefacts import full_disk
 from corpus.errors import UserError
-from draftmill.commands import asking, ledger, machine, stages
+from draftmill.commands import asking, corpus, importing, ledger, machine, stages
 from draftmill.interrupted import StoppedEarly
 
 EXIT_FAILED = 1
@@ -35,7 +35,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 stages.register(app)
+importing.register(app)
 asking.register(app)
+corpus.register(app)
 machine.register(app)
 app.add_typer(ledger.app, name="ledger")
 

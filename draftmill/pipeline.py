@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from corpus import building
 from corpus.building import BuildPlan
+from corpus.candidates import TokenRule
 from corpus.errors import UserError
 from corpus.ledger.query import LedgerReader
 from corpus.ledger.rebuild import adopt
@@ -58,14 +59,12 @@ def run_all(session: Session, serve: bool) -> None:
 
 def build_plan(session: Session) -> BuildPlan:
     """What the manifest selects; reads sources into their pools where that was not done."""
-    needs_tokens = session.manifest.filters.prompt_tokens is not None
-    tokenizer = None
-    if needs_tokens:
+    tokens = None
+    if session.manifest.filters.prompt_tokens is not None:
         building.refuse_unbuilt(session.manifest)
         tokenizer = f"{session.target.tokenizer_hash}:{session.target.template_hash}"
-    return building.plan_build(
-        session.manifest, session.base, session.workspace, session.count_tokens if needs_tokens else None, tokenizer
-    )
+        tokens = TokenRule(session.count_tokens, tokenizer)
+    return building.plan_build(session.manifest, session.base, session.workspace, tokens)
 
 
 def build_stage(session: Session, ledger: LedgerWriter) -> BuildPlan:

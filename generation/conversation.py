@@ -30,21 +30,21 @@ class Conversation:
 def make_conversations(
     plan: GenerationPlan,
     texts: dict[str, tuple[str, str | None]],
-    earlier: dict[str, list[str]],
+    earlier: dict[tuple[str, int], list[str]],
     expected: Callable[[Answer], float],
 ) -> list[Conversation]:
     """A plan's conversations with their text.
 
     Args:
         texts: prompt_id to (messages, tools) as stored.
-        earlier: prompt_id to the accepted answers of the turns before the first that is missing.
+        earlier: (prompt_id, replica) to the accepted answers of the turns before the first that is missing.
         expected: tokens that an answer is expected to have.
     """
     return [
         Conversation(
             decode_prompt(*texts[answers[0].prompt_id]),
             deque(answers),
-            list(earlier.get(answers[0].prompt_id, ())),
+            list(earlier.get((answers[0].prompt_id, answers[0].replica), ())),
             sum(expected(answer) for answer in answers),
         )
         for answers in plan.conversations

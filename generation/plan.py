@@ -7,12 +7,13 @@ missing turn of each prompt can start; the next is queued when it is accepted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from corpus import identity, selection
 from corpus.manifest import Manifest, Sampling
+from corpus.reuse import ImportedConversation
 
 if TYPE_CHECKING:
     import polars as pl
@@ -57,6 +58,8 @@ class GenerationPlan:
     """Of each prompt with something to do, the answers still to be made, in turn order."""
     accepted: int
     rejected: int
+    reused: dict[str, int] = field(default_factory=dict)
+    """Accepted answers that are not generated, by the imported corpus that they come from."""
 
     @property
     def to_make(self) -> int:
@@ -72,6 +75,7 @@ class GenerationPlan:
             f"{len(self.wanted):,} answers wanted: {self.accepted:,} accepted, {self.rejected:,} rejected, "
             f"{self.to_make:,} to make"
         ]
+        lines += [f"  {rows:,} of the accepted are from the import {name}" for name, rows in self.reused.items()]
         return lines + [f"  {category:<14}{rows:>10,}" for category, rows in sorted(counts.items())]
 
 
@@ -82,14 +86,16 @@ def plan_generation(
     prompts: pl.DataFrame,
     done: Mapping[str, str],
     limit: int | None = None,
+    imported: Mapping[str, Sequence[ImportedConversation]] | None = None,
 ) -> GenerationPlan:
     """Wanted answers of a build's prompts less those that are done.
 
     Args:
         target: the resolved target's identity.
-        prompts: prompt_id, category, source, holdout, source_rank, turns.
+        prompts: prompt_id, replica, category, source, holdout, source_rank, turns.
         done: response_id to its state, accepted or rejected.
         limit: most prompts with something to do, category shares kept.
+        imported: by prompt_id, conversations that replicas take in their order; not where a prompt is held out.
     """
     recipes: dict[tuple[str, bool], Recipe] = {}
     for category in manifest.mix.shares:
@@ -98,15 +104,26 @@ def plan_generation(
     wanted: list[Answer] = []
     conversations = []
     accepted = rejected = 0
+    reused: dict[str, int] = {}
     thinks = _thinking(manifest, prompts)
-    columns = ("prompt_id", "category", "source", "holdout", "turns")
+    columns = ("prompt_id", "replica", "category", "source", "holdout", "turns")
     for row, thinking in zip(prompts.select(columns).iter_rows(), thinks, strict=True):
-        prompt_id, category, source, holdout, turns = row
+        prompt_id, replica, category, source, holdout, turns = row
         recipe = recipes[category, thinking]
+        adopted = () if holdout or imported is None else imported.get(prompt_id, ())[replica : replica + 1]
+        for one in adopted:
+            wanted += (
+                Answer(response_id, prompt_id, one.recipe_id, replica, turn, category, source, holdout)
+                for turn, response_id in enumerate(one.response_ids)
+            )
+            accepted += len(one.response_ids)
+            reused[one.imported_from] = reused.get(one.imported_from, 0) + len(one.response_ids)
+        if adopted:
+            continue
         answers = tuple(
             Answer(
-                identity.response_id(prompt_id, recipe.recipe_id, 0, turn),
-                prompt_id, recipe.recipe_id, 0, turn, category, source, holdout,
+                identity.response_id(prompt_id, recipe.recipe_id, replica, turn),
+                prompt_id, recipe.recipe_id, replica, turn, category, source, holdout,
             )
             for turn in range(turns)
         )  # fmt: skip
@@ -126,6 +143,7 @@ def plan_generation(
         tuple(kept),
         accepted,
         rejected,
+        reused,
     )
 
 

@@ -15,6 +15,7 @@ from corpus.ledger import ingest
 from corpus.ledger.writer import LedgerWriter, Readable
 from corpus.manifest import Manifest
 from corpus.responses import read_rows_at
+from corpus.reuse import imported_answers
 from corpus.target import ResolvedTarget
 from generation.conversation import Conversation, make_conversations
 from generation.plan import Answer, GenerationPlan, plan_generation
@@ -41,7 +42,11 @@ def load_plan(
     Args:
         prompts: the build's rows (corpus.building.selected_rows).
         retry_rejected: answers that an engine's failure rejected are asked again.
+
+    Raises:
+        UserError: the manifest names an imported corpus that is not there, or whose answers are not the target's.
     """
+    imported = imported_answers(manifest, target.identity(), ledger)
     states = ledger.rows(
         "SELECT response_id, max(CASE state WHEN 'accepted' THEN 2 WHEN 'rejected' THEN 1 ELSE 0 END), "
         "max(CASE WHEN state = 'rejected' AND NOT list_contains(?, reason) THEN 1 ELSE 0 END) "
@@ -53,7 +58,7 @@ def load_plan(
         for response_id, rank, by_policy in states
         if rank == 2 or (rank == 1 and (by_policy or not retry_rejected))
     }
-    return plan_generation(manifest, target.identity(), build_id, prompts, done, limit)
+    return plan_generation(manifest, target.identity(), build_id, prompts, done, limit, imported)
 
 
 def commit_plan(plan: GenerationPlan, ledger: LedgerWriter) -> None:
@@ -83,23 +88,23 @@ def commit_plan(plan: GenerationPlan, ledger: LedgerWriter) -> None:
 
 def load_conversations(plan: GenerationPlan, prompts: pl.DataFrame, ledger: Readable) -> list[Conversation]:
     """The plan's conversations: texts from the build, earlier answers from the shards."""
-    import polars as pl
-
     texts = {
         prompt_id: (messages, tools)
         for prompt_id, messages, tools in prompts.select("prompt_id", "messages", "tools").iter_rows()
     }
-    begun = {answers[0].prompt_id for answers in plan.conversations if answers[0].turn > 0}
-    earlier: dict[str, list[str]] = {}
+    begun = {(answers[0].prompt_id, answers[0].replica) for answers in plan.conversations if answers[0].turn > 0}
+    earlier: dict[tuple[str, int], list[str]] = {}
     if begun:
-        wanted = {a.response_id: a for a in plan.wanted if a.prompt_id in begun}
+        wanted = {a.response_id: a for a in plan.wanted if (a.prompt_id, a.replica) in begun}
         places = ledger.rows(
             "SELECT r.shard, r.shard_row FROM accepted_responses r WHERE list_contains(?, r.response_id)",
             sorted(wanted),
         )
-        frame = read_rows_at(ledger.workspace.responses, places, ["response_id", "prompt_id", "turn", "text"])
-        for prompt_id, text in frame.sort("prompt_id", "turn").select(pl.col("prompt_id", "text")).iter_rows():
-            earlier.setdefault(prompt_id, []).append(text)
+        columns = ["response_id", "prompt_id", "replica", "turn", "text"]
+        frame = read_rows_at(ledger.workspace.responses, places, columns)
+        said = frame.sort("prompt_id", "replica", "turn").select("prompt_id", "replica", "text")
+        for prompt_id, replica, text in said.iter_rows():
+            earlier.setdefault((prompt_id, replica), []).append(text)
     return make_conversations(plan, texts, earlier, _expected(plan, ledger))
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -107,7 +110,13 @@ class World:
         return path
 
     def plan(self, manifest: Manifest, workspace: Workspace | None = None) -> BuildPlan:
-        return plan_build(manifest, self.root, workspace or self.workspace, None, None)
+        return plan_build(manifest, self.root, workspace or self.workspace, None)
+
+    def run_python(self, script: str, *arguments: str, **environment: str) -> str:
+        """What a process of its own prints."""
+        command = [sys.executable, "-c", script, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=True)
+        return done.stdout
 
     def target(self) -> ResolvedTarget:
         """A target of which only identity and folder are asked."""

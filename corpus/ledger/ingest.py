@@ -39,44 +39,35 @@ def ingest_pool(connection: Connection, workspace: Workspace, pool_id: str) -> N
             "rows_read": sum(chunk["rows"] for chunk in chunks),
             "rows_left_out": sum(chunk["left_out"] for chunk in chunks),
             "complete": pool["complete"],
+            "rows_unread": pool["rows_unread"],
         },
     )
     known = connection.execute(
         "SELECT coalesce(max(chunk), -1) FROM source_rows WHERE pool_id = ?", [pool_id]
     ).fetchone()
-    for number, chunk in enumerate(chunks):
+    for number in range(len(chunks)):
         if number > (known[0] if known else -1):
             connection.execute(
-                "INSERT INTO source_rows SELECT ?, ?::INTEGER, ?, row_index, upstream_id, upstream_label, "
+                "INSERT INTO source_rows SELECT ?, ?::INTEGER, file, row_index, upstream_id, upstream_label, "
                 "prompt_id, reason, detail FROM read_parquet(?)",
-                [pool_id, number, chunk["file"], _literal(folder / f"{number}.parquet")],
+                [pool_id, number, _literal(folder / f"{number}.parquet")],
             )
 
 
 def ingest_candidates(connection: Connection, workspace: Workspace, candidates_id: str) -> None:
     """candidates/<id>/: the nested order, and what was dropped on the way to it."""
     folder = workspace.candidates(candidates_id)
-    for table in ("prompts", "drops", "prompt_sources"):
+    for table in ("prompts", "drops"):
         connection.execute(f"DELETE FROM {table} WHERE candidates_id = ?", [candidates_id])
     connection.execute(
         "INSERT INTO prompts SELECT ?, prompt_id, source, category, holdout, source_rank, turns, prompt_chars, "
-        "prompt_tokens FROM read_parquet(?)",
+        "prompt_tokens, pool_id, chunk, file, row_index, upstream_id FROM read_parquet(?)",
         [candidates_id, _literal(folder / "prompts.parquet")],
     )
     connection.execute(
         "INSERT INTO drops SELECT ?, source, pool_id, chunk, file, row_index, prompt_id, reason, detail, "
-        "winner_prompt_id, winner_source FROM read_parquet(?)",
+        "winner_prompt_id, winner_source, similarity, eval_set, eval_item, overlap, upstream_id FROM read_parquet(?)",
         [candidates_id, _literal(folder / "drops.parquet")],
-    )
-    connection.execute(
-        "INSERT INTO prompt_sources SELECT ?, prompt_id, source, pool_id, chunk, file, row_index, upstream_id, true "
-        "FROM read_parquet(?)",
-        [candidates_id, _literal(folder / "prompts.parquet")],
-    )
-    connection.execute(
-        "INSERT INTO prompt_sources SELECT ?, d.prompt_id, d.source, d.pool_id, d.chunk, d.file, d.row_index, "
-        "d.upstream_id, false FROM read_parquet(?) d WHERE d.prompt_id IN (SELECT prompt_id FROM read_parquet(?))",
-        [candidates_id, _literal(folder / "drops.parquet"), _literal(folder / "prompts.parquet")],
     )
 
 
@@ -94,13 +85,15 @@ def ingest_build(connection: Connection, workspace: Workspace, build_id: str) ->
     connection.execute(
         """
         INSERT INTO selections
-        WITH taken AS (SELECT category, source, holdout, prefix, round FROM read_parquet(?))
-        SELECT ?, p.prompt_id, 0, p.category, p.source, p.holdout, min(t.round)
-        FROM read_parquet(?) p
-        JOIN taken t USING (category, source, holdout)
-        WHERE p.source_rank < t.prefix GROUP BY ALL
+        WITH taken AS (SELECT category, source, holdout, prefix, available, round FROM read_parquet(?)),
+        chosen AS (
+            SELECT p.prompt_id, p.category, p.source, p.holdout, t.round,
+                   unnest(range((t.prefix - p.source_rank + t.available - 1) // t.available)) AS replica
+            FROM read_parquet(?) p JOIN taken t USING (category, source, holdout) WHERE p.source_rank < t.prefix
+        )
+        SELECT ?, prompt_id, replica, category, source, holdout, min(round) FROM chosen GROUP BY ALL
         """,
-        [f"{_literal(folder / 'rounds')}/*.parquet", build_id, candidates],
+        [f"{_literal(folder / 'rounds')}/*.parquet", candidates, build_id],
     )
     counts = connection.execute(
         "SELECT count(*) FILTER (NOT holdout), count(*) FILTER (holdout) FROM selections WHERE build_id = ?",
@@ -192,6 +185,38 @@ def ingest_response_shard(connection: Connection, path: Path) -> int:
         {"rows": count, "size_bytes": path.stat().st_size, "sha256": sha256_file(path)},
     )
     return count
+
+
+def ingest_import(connection: Connection, workspace: Workspace, import_id: str) -> None:
+    """imports/<import_id>/: what an imported corpus is, and the row that each of its answers comes from."""
+    folder = workspace.imported(import_id)
+    body = _json(folder / "import.json")
+    target = body["recipe"]["target"]
+    _replace(
+        connection,
+        "imports",
+        {"import_id": import_id},
+        {
+            "name": body["labels"]["name"],
+            **{key: target[key] for key in ("model", "revision", "tokenizer", "template")},
+            **{key: body[key] for key in ("rows", "prompts", "answers", "accepted")},
+            "created_at": _time(body["created_at"]),
+        },
+    )
+    connection.execute("DELETE FROM imported_answers WHERE import_id = ?", [import_id])
+    connection.execute(
+        "INSERT INTO imported_answers SELECT ?, response_id, file, row_index, upstream_id FROM read_parquet(?)",
+        [import_id, _literal(folder / "answers.parquet")],
+    )
+
+
+def enter_import(connection: Connection, workspace: Workspace, import_id: str) -> None:
+    """Everything of an imported corpus but its response shards: it is pool, candidates and build too."""
+    ingest_pool(connection, workspace, _json(workspace.imported(import_id) / "import.json")["pool_id"])
+    ingest_candidates(connection, workspace, import_id)
+    ingest_build(connection, workspace, import_id)
+    ingest_response_plan(connection, workspace, import_id)
+    ingest_import(connection, workspace, import_id)
 
 
 def ingest_capture(connection: Connection, workspace: Workspace, capture_id: str) -> None:

@@ -28,7 +28,7 @@ log = logging.getLogger("draftmill")
 
 MADE_BY: dict[str, str | None] = {
     "pools": "build", "candidates": "build", "builds": "build", "responses": "generate", "hidden": "extract",
-    "drafters": "train", "runs": None,
+    "drafters": "train", "runs": None, "imports": "import",
 }  # fmt: skip
 
 
@@ -44,6 +44,7 @@ def adopt(ledger: LedgerWriter) -> int:
     responses = _named_responses(ledger)
     hidden = _named_hidden(ledger)
     drafters = {row[0] for row in ledger.rows("SELECT drafter_id FROM drafters")}
+    imports = {row[0] for row in ledger.rows("SELECT import_id FROM imports")}
     adopted = 0
     for path in sorted(workspace.responses.glob("*.parquet")):
         if path.name not in responses:
@@ -55,6 +56,10 @@ def adopt(ledger: LedgerWriter) -> int:
         name = path.parent.name
         if name not in drafters:
             adopted += _enter(ledger, path, lambda c, n=name: ingest.ingest_drafter(c, workspace, n))  # type: ignore[misc]
+    for path in sorted((workspace.root / "imports").glob("*/import.json")):
+        name = path.parent.name
+        if name not in imports:
+            adopted += _enter(ledger, path, lambda c, n=name: ingest.enter_import(c, workspace, n))  # type: ignore[misc]
     if adopted:
         log.info("adopted %d finished files that an earlier run did not enter in the ledger", adopted)
     return adopted
@@ -128,6 +133,11 @@ def rebuild(ledger: LedgerWriter, checksums: Mapping[str, str] | None = None) ->
             "drafters",
             "drafters/*/drafter.json",
             lambda c, p: ingest.ingest_drafter(c, workspace, p.parent.name),
+        ),
+        (
+            "imports",
+            "imports/*/import.json",
+            lambda c, p: ingest.ingest_import(c, workspace, p.parent.name),
         ),
         ("runs", "runs/*/run.json", lambda c, p: ingest.ingest_run(c, workspace, p.parent.name)),
     ]

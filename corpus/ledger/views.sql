@@ -11,10 +11,10 @@ WITH trained AS (
     SELECT response_id FROM hidden_rows GROUP BY response_id
 ), stages AS (
     SELECT build_id, 'target' AS stage, category, NULL AS source, rows, rows AS prompts, NULL AS prompt_tokens,
-           NULL AS response_tokens
+           response_tokens
     FROM build_targets
     UNION ALL
-    SELECT s.build_id, 'selected', s.category, s.source, count(*), count(*), sum(p.prompt_tokens), NULL
+    SELECT s.build_id, 'selected', s.category, s.source, count(*), count(DISTINCT s.prompt_id), sum(p.prompt_tokens), NULL
     FROM selections s JOIN builds b USING (build_id)
     JOIN prompts p ON p.candidates_id = b.candidates_id AND p.prompt_id = s.prompt_id
     WHERE NOT s.holdout GROUP BY ALL
@@ -38,9 +38,10 @@ SELECT build_id, stage, category, source, rows::BIGINT AS rows, prompt_tokens::B
        response_tokens::BIGINT AS response_tokens,
        rows / sum(rows) OVER (PARTITION BY build_id, stage) AS share_rows,
        response_tokens / sum(response_tokens) OVER (PARTITION BY build_id, stage) AS share_tokens,
-       prompts::BIGINT AS prompts, prompts / sum(prompts) OVER (PARTITION BY build_id, stage) AS share_prompts
-FROM stages;
-COMMENT ON VIEW composition IS 'What a build is made of at each stage (target, selected, generated, accepted, captured, trained), in rows (one a turn), tokens and prompts; shares are parts of one stage. Target and selected count prompts, target has no source, and the holdout is left out';
+       prompts::BIGINT AS prompts, prompts / sum(prompts) OVER (PARTITION BY build_id, stage) AS share_prompts,
+       s.license
+FROM stages LEFT JOIN sources s USING (build_id, source);
+COMMENT ON VIEW composition IS 'What a build is made of at each stage (target, selected, generated, accepted, captured, trained), in rows (one a turn), tokens and prompts; shares are parts of one stage. Target and selected count prompts (a replica counts as a row), target has no source, and the holdout is left out';
 
 CREATE OR REPLACE VIEW funnel AS
 WITH origin AS (
@@ -69,22 +70,32 @@ LEFT JOIN (SELECT DISTINCT build_id, prompt_id, holdout FROM selections) s
 GROUP BY ALL;
 COMMENT ON VIEW funnel IS 'Rows of a source by what became of them; read is the sum of all others';
 
+CREATE OR REPLACE VIEW prompt_sources AS
+SELECT candidates_id, prompt_id, source, pool_id, chunk, file, row_index, upstream_id, true AS kept FROM prompts
+UNION ALL
+SELECT d.candidates_id, d.prompt_id, d.source, d.pool_id, d.chunk, d.file, d.row_index, d.upstream_id, false
+FROM drops d SEMI JOIN prompts p ON p.candidates_id = d.candidates_id AND p.prompt_id = d.prompt_id;
+COMMENT ON VIEW prompt_sources IS 'Every source row that holds a candidate prompt; kept marks the one that it is labelled by';
+
 CREATE OR REPLACE VIEW provenance AS
 WITH best AS (
     SELECT * FROM responses
     QUALIFY row_number() OVER (PARTITION BY response_id ORDER BY state = 'accepted' DESC, attempt DESC, shard, shard_row) = 1
 ), kept AS (
-    SELECT candidates_id, prompt_id, source, pool_id, file, row_index, upstream_id FROM prompt_sources WHERE kept
+    SELECT candidates_id, prompt_id, source, pool_id, file, row_index, upstream_id FROM prompts
 ), hidden AS (
     SELECT response_id, capture_id, shard, shard_row FROM hidden_rows
     QUALIFY row_number() OVER (PARTITION BY response_id ORDER BY capture_id, shard, shard_row) = 1
 )
 SELECT br.build_id, br.response_id, br.prompt_id, br.replica, br.turn, br.category, br.source,
-       p.dataset, p.revision, p.config, p.split, k.row_index, k.upstream_id, coalesce(s.license, p.license) AS license,
+       p.dataset, p.revision, p.config, p.split,
+       CASE WHEN a.import_id = br.build_id THEN a.row_index ELSE k.row_index END AS row_index,
+       CASE WHEN a.import_id = br.build_id THEN a.upstream_id ELSE k.upstream_id END AS upstream_id, coalesce(s.license, p.license) AS license,
        br.recipe_id, rc.model, rc.thinking, coalesce(r.state, 'unfinished') AS state, r.reason, r.finish_reason,
        r.prompt_tokens, r.response_tokens, r.seed, r.attempt, r.engine, r.device, r.started_at, r.ended_at,
        r.shard, r.shard_row, h.shard AS hidden_shard, h.shard_row AS hidden_row,
-       k.file, br.holdout, h.capture_id
+       CASE WHEN a.import_id = br.build_id THEN a.file ELSE k.file END AS file, br.holdout, h.capture_id,
+       i.name AS imported_from, a.file AS imported_file, a.row_index AS imported_row
 FROM build_responses br
 JOIN builds b USING (build_id)
 LEFT JOIN kept k ON k.candidates_id = b.candidates_id AND k.prompt_id = br.prompt_id
@@ -92,8 +103,10 @@ LEFT JOIN sources s ON s.build_id = br.build_id AND s.source = br.source
 LEFT JOIN pools p ON p.pool_id = k.pool_id
 LEFT JOIN recipes rc ON rc.recipe_id = br.recipe_id
 LEFT JOIN best r ON r.response_id = br.response_id
-LEFT JOIN hidden h ON h.response_id = br.response_id;
-COMMENT ON VIEW provenance IS 'One row per build and response: from the source row (row_index is 0-based in its file) to hidden/<capture_id>/<hidden_shard>';
+LEFT JOIN hidden h ON h.response_id = br.response_id
+LEFT JOIN imported_answers a ON a.response_id = br.response_id
+LEFT JOIN imports i ON i.import_id = a.import_id;
+COMMENT ON VIEW provenance IS 'One row per build and response: from the source row (row_index is 0-based in its file) to hidden/<capture_id>/<hidden_shard>; imported_* say which row of which imported corpus an answer was taken from';
 
 CREATE OR REPLACE VIEW unfinished AS
 SELECT br.build_id, br.prompt_id, br.replica, br.turn, br.category,

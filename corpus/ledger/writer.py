@@ -117,6 +117,8 @@ class LedgerWriter:
             )
             raise UserError(reason) from error
         self._dirty = stale
+        if self._next_publish == 0.0 and not stale and self.workspace.snapshot.exists():
+            self._next_publish = time.monotonic() + PUBLISH_EVERY_S  # what is published is as new as the ledger
 
     def _transaction(self, job: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
         connection = self._open_connection()

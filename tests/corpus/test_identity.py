@@ -48,13 +48,16 @@ def manifest(**changes: Any) -> Manifest:
     return parse_manifest(json.dumps(body), "m")
 
 
-def pool(files: tuple[str, ...] = ("1", "2"), revision: str = "r", **changes: Any) -> str:
-    return identity.pool_id(Source.model_validate_json(json.dumps({**SOURCE, **changes})), revision, list(files))
+def pool(files: tuple[str, ...] = ("1", "2"), revision: str = "r", skip: bool = False, **changes: Any) -> str:
+    source = Source.model_validate_json(json.dumps({**SOURCE, **changes}))
+    return identity.pool_id(source, revision, list(files), skip)
 
 
-def candidates(chunks: int = 1, pool_id: str = "p", tokenizer: str | None = "t", **changes: Any) -> str:
+def candidates(
+    chunks: int = 1, pool_id: str = "p", tokenizer: str | None = "t", rules: str = "v", **changes: Any
+) -> str:
     pools = [{"source": "a", "pool_id": pool_id, "chunks": chunks}, {"source": "b", "pool_id": "q", "chunks": 1}]
-    return identity.candidates_id(manifest(**changes), pools, tokenizer)
+    return identity.candidates_id(manifest(**changes), pools, {"sets": rules}, tokenizer)
 
 
 def build(of: str = "c", weight: float = 1.0, **changes: Any) -> str:
@@ -108,7 +111,7 @@ PAIRS = {
             {"dataset": "a/c"}, {"config": "d"}, {"split": "test"}, {"where": "x = 2"}, {"limit": 8},
             {"format": "sharegpt"}, {"history": "regenerated"}, {"revision": "r2"}, {"files": ("1",)},
             {"files": ("2", "1")}, {"category": {"column": "other"}}, {"category": "coding"},
-            {"trust_remote_code": True},
+            {"trust_remote_code": True}, {"keep_original": True}, {"skip": True},
         ),
         {
             "name": {"name": "t"}, "weight": {"weight": 2.0}, "priority": {"priority": 3},
@@ -120,13 +123,16 @@ PAIRS = {
         (
             {"chunks": 2}, {"pool_id": "o"}, {"tokenizer": None}, {"seed": 2}, {"filters__turns": 3},
             {"dedup__exact": False}, {"dedup__near": 0.5}, {"sources__0__priority": 2},
-            {"decontaminate__against": [{"path": "x", "field": "q"}]}, {"mix__holdout": 0.5},
+            {"decontaminate__against": [{"path": "x", "field": "q"}]}, {"mix__holdout": 0.5}, {"rules": "w"},
+            {"filters__near_empty": 3}, {"filters__language": ["en"]}, {"sources__0__category": "classify"},
+            {"decontaminate": {"ngram": 8, "against": [{"path": "x", "field": "q"}]}},
             {"mix__shares": {"coding": 1}, "sources__1__category": "coding"},
         ),
         {
             "mix": {"mix__total": 99, "mix__shares": {"coding": 5, "math": 1}, "mix__shortage": "rescale"},
             "weight": {"sources__0__weight": 7.0},
             "generation": {"generation__max_tokens": 3},
+            "decontaminate": {},  # the sets' names, fields and revisions are given instead
             "a learning rate": {"training__learning_rate": 0.1},
             "a name": {"name": "other"},
         },
@@ -135,7 +141,8 @@ PAIRS = {
         build,
         (
             {"of": "d"}, {"weight": 2.0}, {"mix__total": 11}, {"mix__shares": {"coding": 2, "math": 1}},
-            {"mix__shortage": "rescale"}, {"mix__holdout": 0.3}, {"mix__unit": "response_tokens"},
+            {"mix__shortage": "rescale"}, {"mix__holdout": 0.3},
+            {"mix__unit": "response_tokens", "mix__mean_response_tokens": {"coding": 9, "math": 9}},
         ),
         {
             "tolerance": {"mix__tolerance": 5.0},
@@ -151,6 +158,7 @@ PAIRS = {
             {"sampling": {"repetition_penalty": 1.1}}, {"max_tokens": 10}, {"thinking": True},
             {"target": {"revision": "r2"}}, {"target": {"model": "n"}}, {"target": {"tokenizer": "t2"}},
             {"target": {"template": "p2"}}, {"target__dtype": "float32"}, {"target__max_model_len": 99},
+            {"target__trust_remote_code": True},
             {"engine__kv_cache_dtype": "fp8"}, {"engine__quantization": "fp8"}, {"engine__extra": {"a": 1}},
         ),
         {
@@ -196,8 +204,8 @@ def test_what_does_not(kind: str, what: str) -> None:
 def test_a_branch_name_is_not_in_a_pool_but_its_commit_is() -> None:
     source = {"name": "s", "dataset": "a/b", "category": "math"}
     main, tag = (Source.model_validate({**source, "revision": name}) for name in ("main", "v1"))
-    assert identity.pool_id(main, "commit", ["f"]) == identity.pool_id(tag, "commit", ["f"])
-    assert identity.pool_id(main, "commit", ["f"]) != identity.pool_id(main, "other", ["f"])
+    assert identity.pool_id(main, "commit", ["f"], False) == identity.pool_id(tag, "commit", ["f"], False)
+    assert identity.pool_id(main, "commit", ["f"], False) != identity.pool_id(main, "other", ["f"], False)
 
 
 def test_the_table_of_what_is_left_out_is_tried_here_and_gives_reasons() -> None:
@@ -209,7 +217,8 @@ def test_the_table_of_what_is_left_out_is_tried_here_and_gives_reasons() -> None
 
 def test_the_order_of_pools_does_not_matter() -> None:
     pools = [{"source": name, "pool_id": name, "chunks": 1} for name in ("a", "b")]
-    assert identity.candidates_id(manifest(), pools, None) == identity.candidates_id(manifest(), pools[::-1], None)
+    made = [identity.candidates_id(manifest(), order, {}, None) for order in (pools, pools[::-1])]
+    assert made[0] == made[1]
 
 
 def test_ids_of_different_kinds_never_meet() -> None:

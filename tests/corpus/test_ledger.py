@@ -39,7 +39,7 @@ CONTRACT = {
     "response_text": "response_id",
 }
 TABLES = (
-    "sources pools source_rows drops prompts prompt_sources builds selections recipes responses build_responses "
+    "sources pools source_rows drops prompts builds selections recipes responses build_responses "
     "response_shards captures hidden_shards hidden_rows drafters train_metrics acceptance engine_samples runs events"
 )
 
@@ -118,14 +118,30 @@ def test_opening_again_keeps_what_is_there(world: World) -> None:
         assert ledger.rows("SELECT run_id FROM runs") == [("kept",)]
 
 
+def test_a_ledger_of_the_first_schema_keeps_where_its_prompts_are_from() -> None:
+    with duckdb.connect() as connection:
+        connection.execute(migrations()[0][2])
+        connection.execute("CREATE TABLE schema_migrations (version INTEGER, name VARCHAR, applied_at TIMESTAMPTZ)")
+        connection.execute("INSERT INTO schema_migrations VALUES (1, 'tables', now())")
+        connection.execute("CREATE VIEW old AS SELECT * FROM prompt_sources")
+        connection.execute("INSERT INTO prompts (candidates_id, prompt_id, source) VALUES ('c', 'p', 's')")
+        connection.execute("INSERT INTO prompt_sources VALUES ('c', 'p', 's', 'pool', 3, 'f', 7, 'u', true)")
+        connection.execute("INSERT INTO prompt_sources VALUES ('c', 'p', 't', 'pool2', 1, 'g', 9, 'v', false)")
+        migrate(connection, "x")
+        assert connection.execute(
+            "SELECT pool_id, chunk, file, row_index, upstream_id, kept FROM prompt_sources"
+        ).fetchall() == [("pool", 3, "f", 7, "u", True)]
+
+
 def test_a_failed_migration_leaves_no_record_and_no_half(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = [*migrations(), (2, "broken", "CREATE TABLE half (a INT); CREATE TABLE runs (a INT);")]
+    last = migrations()[-1][0]
+    broken = [*migrations(), (last + 1, "broken", "CREATE TABLE half (a INT); CREATE TABLE runs (a INT);")]
     connection = duckdb.connect()
     monkeypatch.setattr("corpus.ledger.writer.migrations", lambda: broken)
     with pytest.raises(duckdb.Error):
         migrate(connection, "x")
     connection.execute("ROLLBACK")
-    assert connection.execute("SELECT max(version) FROM schema_migrations").fetchone() == (1,)
+    assert connection.execute("SELECT max(version) FROM schema_migrations").fetchone() == (last,)
     assert not connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'half'").fetchall()
 
 
@@ -135,7 +151,8 @@ def test_a_ledger_of_a_newer_draftmill_is_refused_in_one_line_and_left_alone(wor
     before = world.workspace.snapshot.read_bytes()
     done = draftmill(world, "build", str(world.write()))
     assert done.returncode == 2
-    assert "has schema 99, this draftmill knows 1. Upgrade draftmill, or choose another --workspace." in done.stderr
+    known = migrations()[-1][0]
+    assert f"has schema 99, this draftmill knows {known}. Upgrade draftmill, or choose another" in done.stderr
     assert done.stderr.count("\n") == 1
     assert world.workspace.snapshot.read_bytes() == before
 

@@ -14,11 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corpus import pools
 from corpus.errors import UserError
 from corpus.manifest import Source
-from corpus.pools import Pool, load_chunks, read_pool
+from corpus.pools import Pool, PoolReader, load_chunks
 from corpus.readers import SourceFile
 from corpus.sources import FileDigests, ResolvedSource, in_reading_order, resolve_source
+from corpus.workspace import Workspace
 
 World = Any
 
@@ -30,6 +32,16 @@ def source(**changes: Any) -> Source:
 
 def resolve(world: World, **changes: Any) -> ResolvedSource:
     return resolve_source(source(**changes), world.root, FileDigests(world.workspace.cache / "digests.json"))
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "CHUNK_ROWS", 5)
+
+
+def read_pool(workspace: Workspace, resolved: ResolvedSource, chunks: int | None, skip_bad: bool = False) -> Pool:
+    digests = FileDigests(workspace.cache / "digests.json")
+    return PoolReader(workspace, resolved, digests, skip_bad).read(chunks)
 
 
 def rows(count: int, start: int = 0) -> list[dict[str, Any]]:
@@ -134,7 +146,7 @@ def test_a_pool_holds_every_row_with_its_origin(world: World) -> None:
     assert pool.complete
     assert pool.rows == 3
     metadata = pl.read_parquet_metadata(world.workspace.pool(pool.pool_id) / "0.parquet")
-    assert metadata["schema_version"] == "1"
+    assert metadata["schema_version"] == "2"
 
 
 def test_a_label_column_is_kept_as_it_is_upstream(world: World) -> None:
@@ -248,12 +260,12 @@ def test_a_broken_file_leaves_the_chunks_before_it_and_nothing_of_its_own(world:
         read_pool(world.workspace, resolved, 2)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
-    pools = list((world.workspace.root / "pools").glob("*/pool.json"))
-    for body in (json.loads(pool.read_text()) for pool in pools):
-        assert [chunk["file"] for chunk in body["chunks"]] == [first.name]
+    found = list((world.workspace.root / "pools").glob("*/pool.json"))
+    for body in (json.loads(pool.read_text()) for pool in found):
+        assert [chunk["files"] for chunk in body["chunks"]] == [[first.name]]
         assert not body["complete"]
-    assert len(pools) == (what != "unknown shape")
-    assert len(list(world.workspace.root.rglob("*.parquet"))) == len(pools)
+    assert len(found) == (what != "unknown shape")
+    assert len(list(world.workspace.root.rglob("*.parquet"))) == len(found)
     assert not list(world.workspace.root.rglob("*.tmp"))
     path.write_bytes(whole)
     assert read_pool(world.workspace, resolve(world), 2).rows == 10

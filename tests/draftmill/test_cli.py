@@ -86,7 +86,8 @@ COMMANDS = dict(commands())
 
 def test_the_commands_are_those_of_the_design() -> None:
     stages = {"run", "build", "generate", "extract", "train", "export", "serve-check"}
-    assert {path[0] for path in COMMANDS if path} >= stages | {"status", "sql", "schema", "doctor", "ledger"}
+    corpora = {"diff", "push", "import"}
+    assert {path[0] for path in COMMANDS if path} >= stages | corpora | {"status", "sql", "schema", "doctor", "ledger"}
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=[" ".join(path) or "draftmill" for path in COMMANDS])
@@ -113,7 +114,8 @@ def test_every_stage_takes_the_same_operational_options(name: str) -> None:
 def test_help_is_cheap(world: World) -> None:
     code = (
         "import sys\nfrom draftmill.app import run_app\n"
-        "for words in (['--help'], ['run', '--help'], ['sql', '--help'], ['ledger', '--help'], ['schema']):\n"
+        "for words in (['--help'], ['run', '--help'], ['sql', '--help'], ['ledger', '--help'], ['schema'],\n"
+        "              ['diff', '--help'], ['push', '--help'], ['import', '--help']):\n"
         "    assert run_app(words) == 0\n"
         f"sys.stderr.write(','.join(name for name in {HEAVY} if name in sys.modules))"
     )

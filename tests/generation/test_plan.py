@@ -35,13 +35,13 @@ def prompts(rows: list[tuple[str, int]]) -> pl.DataFrame:
         [
             {
                 "prompt_id": hashlib.sha256(str(i).encode()).hexdigest()[:32], "category": category, "source": category,
-                "holdout": i % 7 == 0, "source_rank": i, "turns": turns,
+                "replica": 0, "holdout": i % 7 == 0, "source_rank": i, "turns": turns,
             }
             for i, (category, turns) in enumerate(rows)
         ],
         schema={
             "prompt_id": pl.String, "category": pl.String, "source": pl.String, "holdout": pl.Boolean,
-            "source_rank": pl.Int64, "turns": pl.Int32,
+            "replica": pl.Int32, "source_rank": pl.Int64, "turns": pl.Int32,
         },
     )  # fmt: skip
 

@@ -18,11 +18,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from corpus import building
+from corpus import building, pools
 from corpus.building import BuildPlan, commit_build, selected_rows
+from corpus.candidates import TokenRule
 from corpus.errors import UserError
 from corpus.ledger.writer import open_ledger
-from corpus.pools import load_chunks, read_pool
+from corpus.pools import PoolReader, load_chunks
 from corpus.sources import FileDigests, resolve_source
 from corpus.workspace import Workspace
 
@@ -99,7 +100,7 @@ def test_what_is_read_is_kept_or_dropped_with_a_reason(
         assert own[1]["reason"].null_count() == 0
         # every row of the source is in exactly one of the three
         places = [
-            place for frame in (parse_drops, *own) for place in frame.select("chunk", "row_index").iter_rows()
+            place for frame in (parse_drops, *own) for place in frame.select("file", "row_index").iter_rows()
         ]  # fmt: skip
         assert max(Counter(places).values()) == 1
     everything = pl.concat([load_chunks(world.workspace, pool) for pool in plan.pools])
@@ -203,6 +204,7 @@ def hub(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     for number in range(4):
         world.jsonl(f"data/{number}.jsonl", [{"prompt": f"question {number} {i}"} for i in range(10)])
     monkeypatch.setattr(building, "resolve_source", Hub(world))
+    monkeypatch.setattr(pools, "CHUNK_ROWS", 10)
     return {
         "sources": [{"name": "hub", "dataset": "org/data", "category": "coding"}],
         "mix": {"total": 6, "shares": {"coding": 1}, "holdout": 0.0},
@@ -215,7 +217,7 @@ def test_a_build_is_read_no_deeper_than_it_needs(world: World, hub: dict[str, An
         plan = world.plan(world.manifest(**{**hub, "mix": {**hub["mix"], "total": total}}))
         depths.append(len(plan.pools[0].chunks))
         assert plan.selected == total
-    assert depths == [1, 2, 4, 4]
+    assert depths == [1, 2, 3, 4]
     with pytest.raises(UserError, match="too few prompts"):
         world.plan(world.manifest(**{**hub, "mix": {**hub["mix"], "total": 41}}))
 
@@ -223,8 +225,9 @@ def test_a_build_is_read_no_deeper_than_it_needs(world: World, hub: dict[str, An
 def test_deeper_cached_pools_do_not_change_a_build(world: World, hub: dict[str, Any]) -> None:
     manifest = world.manifest(**hub)
     fresh = world.plan(manifest, Workspace(world.root / "fresh"))
-    resolved = Hub(world)(manifest.sources[0], world.root, FileDigests(world.root / "digests.json"))
-    assert len(read_pool(world.workspace, resolved, 4).chunks) == 4
+    digests = FileDigests(world.root / "digests.json")
+    resolved = Hub(world)(manifest.sources[0], world.root, digests)
+    assert len(PoolReader(world.workspace, resolved, digests).read(4).chunks) == 4
     plan = world.plan(manifest)
     assert (plan.build_id, plan.candidates_id) == (fresh.build_id, fresh.candidates_id)
     assert taken(world, plan).equals(taken(world, fresh, Workspace(world.root / "fresh")))
@@ -261,7 +264,9 @@ def test_a_shortage_is_a_table_and_nothing_is_built(world: World) -> None:
         ["category", "wanted", "available", "missing"],
         ["coding", "75", "40", "35"],
     ]
-    assert "rescale would build 53 of 100" in lines[3]
+    assert [line.split()[1] for line in lines[3:6]] == ["fail", "rescale", "repeat"]
+    assert "builds 53 of 100 prompts with these shares" in lines[4]
+    assert "builds 100 with max_repeats: 2 (coding asked 1.9 times" in lines[5]
     assert not list((world.workspace.root / "builds").glob("*"))
 
 
@@ -289,7 +294,7 @@ def test_a_token_filter_counts_only_survivors_and_drops_what_the_template_refuse
         counted.extend(messages for messages, _ in rows)
         return [None if '"talk question 7"' in m else 5 if "question 3" in m else 3 for m, _ in rows]
 
-    plan = building.plan_build(manifest, world.root, world.workspace, count, "hash")
+    plan = building.plan_build(manifest, world.root, world.workspace, TokenRule(count, "hash"))
     kept, drops = frames(world, plan)
     assert len(counted) == 80
     assert Counter(drops["reason"].to_list()) == {"too_many_tokens": 22, "template_error": 1}
@@ -297,34 +302,10 @@ def test_a_token_filter_counts_only_survivors_and_drops_what_the_template_refuse
     assert kept.height + drops.height == 80
 
 
-REFUSED = {
-    "dedup.near": {"dedup": {"near": 0.5}},
-    "decontaminate": {"decontaminate": {"against": [{"path": "x", "field": "q"}]}},
-    "mix.unit: response_tokens": {"mix": {"total": 4, "unit": "response_tokens", "shares": {"coding": 1}}},
-    "mix.shortage: repeat": {"mix": {"total": 4, "shortage": "repeat", "shares": {"coding": 1}}},
-    "sources[0].trust_remote_code": {
-        "sources": [{"name": "a", "path": "a.jsonl", "category": "coding", "trust_remote_code": True}]
-    },
-}
-
-
-@pytest.mark.parametrize("key", REFUSED)
-def test_what_is_not_built_yet_is_refused_and_not_left_out_in_silence(world: World, key: str) -> None:
-    changes = {"mix": {"total": 4, "shares": {"coding": 1}}, **REFUSED[key]}
-    if "sources" not in changes:
-        changes["sources"] = world.body()["sources"][:1]
-    with pytest.raises(UserError) as caught:
-        world.plan(world.manifest(**changes))
-    assert str(caught.value) == f"small: {key} is not built in this version. Remove the key to go on without it."
+def test_what_is_not_built_yet_is_refused_and_not_left_out_in_silence(world: World) -> None:
+    with pytest.raises(UserError, match=r"^small: generation\.reuse: finished is not built in this version\."):
+        world.plan(world.manifest(generation={"reuse": "finished"}))
     assert not world.workspace.root.exists()
-
-
-def test_a_source_without_a_category_is_asked_for_one(world: World) -> None:
-    manifest = world.manifest(
-        mix={"total": 4, "shares": {"coding": 1}}, sources=[{"name": "a", "path": world.prompts("a", 9)}]
-    )
-    with pytest.raises(UserError, match=r"sources\[0\] \(a\) needs a category in this version: one of coding"):
-        world.plan(manifest)
 
 
 def test_a_column_that_no_row_has_is_named_with_those_that_are_there(world: World) -> None:
@@ -353,6 +334,11 @@ def test_a_build_is_committed_once_and_its_lock_holds_every_default(world: World
     lock = json.loads((world.workspace.build(plan.build_id) / "manifest.lock.yaml").read_text())
     assert lock["manifest"] == manifest.model_dump(mode="json")
     assert [source["chunks"] for source in lock["sources"]] == [1, 1]
+    assert [source["revision"] for source in lock["sources"]] == list(plan.revisions.values())
+    with open_ledger(world.workspace, "build") as ledger:  # a recipe makes no new build, and the lock says it
+        assert not commit_build(world.plan(world.manifest(generation={"max_tokens": 9})), world.workspace, ledger)
+    lock = json.loads((world.workspace.build(plan.build_id) / "manifest.lock.yaml").read_text())
+    assert lock["manifest"]["generation"]["max_tokens"] == 9
 
 
 def test_a_build_whose_files_are_gone_is_written_again(world: World) -> None:

@@ -78,11 +78,15 @@ sources = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 300), min_si
 
 
 @given(st.data(), sources, st.integers(0, 900))
-def test_a_quota_over_sources_takes_what_there_is_and_no_more(data: Any, available: dict[str, int], quota: int) -> None:
+def test_a_quota_over_sources_sums_exactly_and_repeats_nothing_before_all_is_taken(
+    data: Any, available: dict[str, int], quota: int
+) -> None:
     weights = {name: data.draw(st.floats(0.1, 1000)) for name in available}
     taken = selection.split_quota(quota, available, weights)
-    assert sum(taken.values()) == min(quota, sum(available.values()))
-    assert all(0 <= rows <= available[name] for name, rows in taken.items())
+    whole = sum(available.values())
+    assert sum(taken.values()) == (quota if whole else 0)
+    for name, rows in taken.items():
+        assert quota // whole * available[name] <= rows <= -(-quota // whole) * available[name]
     larger = selection.split_quota(quota + data.draw(st.integers(1, 50)), available, weights)
     assert all(larger[name] >= rows for name, rows in taken.items())
 
@@ -175,6 +179,7 @@ def candidates(draw: Any) -> pl.DataFrame:
                 "chunk": draw(st.integers(0, 2)),
                 "file": "f",
                 "row_index": number,
+                "at": number,
                 "category": draw(st.sampled_from(["coding", "math"])),
                 "holdout": text % 5 == 0,
             }
@@ -186,7 +191,7 @@ def candidates(draw: Any) -> pl.DataFrame:
 @given(candidates(), st.booleans(), st.randoms())
 def test_of_each_likeness_one_row_stays_and_the_others_name_it(frame: pl.DataFrame, exact: bool, random: Any) -> None:
     key = "likeness" if exact else "prompt_id"
-    kept, lost = selection.deduplicate(frame, exact)
+    kept, lost = selection.deduplicate(selection.best_first(frame), exact)
     assert kept.height + lost.height == frame.height
     assert kept[key].n_unique() == kept.height == frame[key].n_unique()
     assert kept["prompt_id"].n_unique() == kept.height
@@ -197,12 +202,12 @@ def test_of_each_likeness_one_row_stays_and_the_others_name_it(frame: pl.DataFra
         assert row["reason"] == ("same_prompt" if row["prompt_id"] == winner["prompt_id"] else "duplicate")
         assert winner["priority"] >= row["priority"]
     shuffled = frame.sample(fraction=1.0, shuffle=True, seed=random.randint(0, 99))
-    assert selection.deduplicate(shuffled, exact)[0].equals(kept)
+    assert selection.deduplicate(selection.best_first(shuffled), exact)[0].equals(kept)
 
 
 @given(candidates())
 def test_a_rank_counts_within_category_source_and_holdout_and_deeper_chunks_come_later(frame: pl.DataFrame) -> None:
-    kept, _ = selection.deduplicate(frame, exact=True)
+    kept, _ = selection.deduplicate(selection.best_first(frame), exact=True)
     ordered = selection.nested_order(kept)
     for _, group in ordered.group_by("category", "source", "holdout", maintain_order=True):
         assert group["source_rank"].to_list() == list(range(group.height))

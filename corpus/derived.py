@@ -1,0 +1,65 @@
+"""What is computed once from a chunk of a pool and kept: near-dedup sketches, overlaps, labels, languages, tokens.
+
+A chunk never changes, so what follows from it and a set of parameters never does; adding a source computes only for
+its own chunks. Files lie under cache/ and cost only time to make again; each is used only whole, as it was written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from corpus.artefacts import write_atomically, write_text
+from corpus.canonical import digest
+from corpus.pools import Pool
+from corpus.sources import FileDigests
+from corpus.workspace import Workspace
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+class Derived:
+    """The derived frames of one workspace, found by (pool, chunk, kind, parameters)."""
+
+    def __init__(self, workspace: Workspace, digests: FileDigests) -> None:
+        self.root = workspace.cache / "derived"
+        self.digests = digests
+
+    def frame(
+        self, pool: Pool, chunk: int, kind: str, parameters: Any, compute: Callable[[], pl.DataFrame]
+    ) -> pl.DataFrame:
+        """The frame that `compute` gives, from the cache where it is there whole.
+
+        Args:
+            kind: what it is, as a file name takes it.
+            parameters: everything beside the chunk that the result depends on, versions included.
+        """
+        found = self.known(pool, chunk, kind, parameters)
+        if found is None:
+            found = compute()
+            self.keep(pool, chunk, kind, parameters, found)
+        return found
+
+    def known(self, pool: Pool, chunk: int, kind: str, parameters: Any) -> pl.DataFrame | None:
+        """What is in the cache, whole; else None."""
+        import polars as pl
+
+        path = self._path(pool, chunk, kind, parameters)
+        try:
+            sha256 = json.loads(path.with_suffix(".json").read_text())["sha256"]
+            return pl.read_parquet(path, glob=False) if self.digests.is_whole(path, sha256) else None
+        except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError):
+            return None
+
+    def keep(self, pool: Pool, chunk: int, kind: str, parameters: Any, frame: pl.DataFrame) -> None:
+        """Put a frame into the cache, in the place of what was there."""
+        path = self._path(pool, chunk, kind, parameters)
+        written = write_atomically(path, lambda to: frame.write_parquet(to, compression_level=1))
+        write_text(path.with_suffix(".json"), json.dumps({"sha256": written.sha256}))
+        self.digests.remember(path, written.sha256)
+
+    def _path(self, pool: Pool, chunk: int, kind: str, parameters: Any) -> Any:
+        mark = digest("derived", {"chunk": pool.chunks[chunk]["sha256"], "parameters": parameters}, length=16)
+        return self.root / pool.pool_id / f"{chunk}.{kind}-{mark}.parquet"

@@ -1,0 +1,228 @@
+"""Adopting a corpus of answers that somebody else's pipeline had a model write.
+
+Its rows are read through a pool, as any source's; each assistant turn becomes a response under a recipe of its own
+(corpus, model and tokenizer, `imported`), and the whole is entered as a build, so that every view answers for it. An
+import is known by that recipe: its import_id is its recipe_id, candidates_id and build_id. Name, licence and
+categories are labels on it, which a second import of the same corpus may change.
+
+Files come first, each whole or absent, import.json last; then one transaction. What a killed import left is used by
+the next one. Rows of one prompt are its replicas, in the order in which they are read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from corpus import identity
+from corpus.canonical import digest
+from corpus.classifier import CLASSIFIER_VERSION, classify_rows
+from corpus.derived import Derived
+from corpus.errors import UserError
+from corpus.import_files import ImportRows, Progress, read_chunk, write_artefacts, write_shards
+from corpus.imported import AnswerEncoder
+from corpus.ledger import ingest
+from corpus.ledger.writer import LedgerWriter
+from corpus.manifest import Source, Target
+from corpus.pools import Pool, PoolReader, load_chunks
+from corpus.sources import FileDigests, ResolvedSource, resolve_source
+from corpus.workspace import Workspace
+
+if TYPE_CHECKING:
+    import polars as pl
+
+LIGHT_COLUMNS = ["prompt_id", "file", "row_index", "upstream_id", "turns", "prompt_chars"]
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """What a person says of a corpus. Paths are relative to where they say it."""
+
+    path: str
+    model: str
+    revision: str | None = None
+    name: str | None = None
+    license: str | None = None
+    split: str = "train"
+    format: str = "auto"
+    where: str | None = None
+    limit: int | None = None
+    tokenizer: str | None = None
+    chat_template: str | None = None
+    skip_bad: bool = False
+
+
+@dataclass(frozen=True)
+class ImportPlan:
+    """A corpus at one revision of its files, and the recipe that its answers come in under. Nothing is read yet."""
+
+    resolved: ResolvedSource
+    recipe: dict[str, Any]
+    encoder: AnswerEncoder | None
+    skip_bad: bool
+    digests: FileDigests
+
+    @property
+    def import_id(self) -> str:
+        """Identity of the import: of its recipe."""
+        return identity.recipe_id(self.recipe)
+
+    @property
+    def name(self) -> str:
+        """The label under which it is asked for and reused."""
+        return self.resolved.source.name
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """What may be said otherwise of the same answers."""
+        return {"name": self.name, "license": self.resolved.license, "classifier": CLASSIFIER_VERSION}
+
+
+def plan_import(options: ImportOptions, base: Path, workspace: Workspace) -> ImportPlan:
+    """Find the corpus and the tokenizer.
+
+    Raises:
+        UserError: there is no such corpus, an option does not fit, or the tokenizer has no template.
+    """
+    if not options.model.strip():
+        raise UserError(
+            "import: --model is empty; name the model that wrote these answers, as a manifest's target does."
+        )
+    source = _source(options)
+    digests = FileDigests(workspace.cache / "digests.json")
+    resolved = resolve_source(source, base, digests)
+    target: dict[str, Any] = {"model": options.model, "revision": options.revision}
+    encoder = None
+    if options.tokenizer is not None:
+        from corpus.target import Renderer, resolve_target
+
+        found = resolve_target(Target(model=options.tokenizer, chat_template=options.chat_template), base, digests)
+        encoder = AnswerEncoder(Renderer(found))
+        target |= {"tokenizer": found.tokenizer_hash, "template": found.template_hash}
+    elif options.chat_template is not None:
+        raise UserError("import: --chat-template is used with --tokenizer only. Name both, or neither.")
+    digests.save()
+    recipe = {
+        "imported": True,
+        "corpus": _corpus_digest(resolved, options.skip_bad),
+        "target": {"tokenizer": None, "template": None, **target},
+        # how they were made is not known
+        "dtype": None,
+        "sampling": {"temperature": None},
+        "max_tokens": None,
+        "thinking": None,
+    }
+    return ImportPlan(resolved, recipe, encoder, options.skip_bad, digests)
+
+
+def is_imported(plan: ImportPlan, ledger: LedgerWriter) -> bool:
+    """True if the ledger has this import under these labels, and its files are whole."""
+    workspace = ledger.workspace
+    if not ledger.rows("SELECT 1 FROM imports JOIN builds ON build_id = import_id WHERE import_id = ?", plan.import_id):
+        return False
+    try:
+        body = json.loads((workspace.imported(plan.import_id) / "import.json").read_text())
+        return bool(body["labels"] == plan.labels) and all(
+            plan.digests.is_whole(workspace.root / name, sha256) for name, sha256 in body["files"].items()
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def read_import(plan: ImportPlan, workspace: Workspace) -> ImportRows:
+    """Read the corpus into its pool and classify its prompts: what was read before is not read again.
+
+    Raises:
+        UserError: it cannot be read, or not one row holds an answer.
+    """
+    import polars as pl
+
+    pool = PoolReader(workspace, plan.resolved, plan.digests, plan.skip_bad).read(None)
+    folder = workspace.pool(pool.pool_id)
+    files = [folder / f"{number}.parquet" for number in range(len(pool.chunks))]
+    answered = (
+        pl.scan_parquet(file, glob=False).select(pl.col("original").is_not_null().any()).collect().item()
+        for file in files
+    )
+    if not any(answered):
+        raise UserError(
+            f"import: {plan.resolved.source.path}: not one of {pool.rows:,} rows holds an answer beside its prompt; "
+            "nothing was entered. To have prompts answered, name it as a source of a manifest."
+        )
+    derived = Derived(workspace, plan.digests)
+    light = load_chunks(workspace, pool, LIGHT_COLUMNS).with_columns(at=pl.int_range(pl.len()).over("chunk"))
+    labels = [_labels(workspace, derived, pool, number) for number in range(len(pool.chunks))]
+    rows = light.with_columns(category=pl.concat(labels)).filter(pl.col("prompt_id").is_not_null())
+    plan.digests.save()
+    return ImportRows(pool, rows.with_columns(replica=pl.int_range(pl.len(), dtype=pl.Int32).over("prompt_id")))
+
+
+def commit_import(plan: ImportPlan, rows: ImportRows, ledger: LedgerWriter, progress: Progress) -> None:
+    """Write the import's files as far as they are not there, then enter them all at once."""
+    workspace = ledger.workspace
+    shards = write_shards(workspace, rows, plan.import_id, plan.encoder, plan.digests, progress)
+    progress("entering the ledger")
+    body = {"import_id": plan.import_id, "recipe": plan.recipe, "labels": plan.labels}
+    write_artefacts(workspace, rows, shards, body, plan.digests)
+    named = dict(ledger.rows("SELECT shard, sha256 FROM response_shards"))
+
+    def enter(connection: Any) -> None:
+        for shard in shards.files:
+            if named.get(shard.path.name) != shard.sha256:
+                ingest.ingest_response_shard(connection, shard.path)
+        ingest.enter_import(connection, workspace, plan.import_id)
+
+    ledger.call(enter)
+    plan.digests.save()
+
+
+def _source(options: ImportOptions) -> Source:
+    said = {
+        "name": options.name or _name_of(options.path),
+        **{key: getattr(options, key) for key in ("path", "split", "format", "where", "limit", "license")},
+    }
+    try:
+        return Source.model_validate({**said, "category": "classify", "keep_original": True})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0]) if first["loc"] else "path"
+        option = "PATH" if key == "path" else f"--{key}"
+        raise UserError(f"import: {option} is {ascii(said.get(key))[:60]}: {first['msg']}.") from error
+
+
+def _name_of(path: str) -> str:
+    """A label from a path: its last part without endings and magic."""
+    stem = re.split(r"\.(?:jsonl?|ndjson|parquet|arrow|csv)\b", Path(path).name)[0]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:80] or "imported"
+
+
+def _corpus_digest(resolved: ResolvedSource, skip_bad: bool) -> str:
+    """Identity of what is read: as of a pool, but the same wherever the files lie."""
+    spec = resolved.source.model_dump(mode="json", exclude={*identity.LEFT_OUT["pool"], "path"})
+    return digest(
+        "corpus",
+        {
+            "spec": spec, "revision": resolved.revision, "files": [file.name for file in resolved.files],
+            "skip_bad": skip_bad, "reader": identity.READER_VERSION, "format": identity.FORMAT_VERSION,
+        },
+        length=24,
+    )  # fmt: skip
+
+
+def _labels(workspace: Workspace, derived: Derived, pool: Pool, number: int) -> pl.Series:
+    """The category of each row of a chunk; the same cache as `category: classify` uses."""
+    import polars as pl
+
+    def compute() -> pl.DataFrame:
+        stored = read_chunk(workspace, pool, number, ["messages", "tools"])
+        held = stored.filter(pl.col("messages").is_not_null())
+        labels = iter(classify_rows(held["messages"].to_list(), held["tools"].to_list()))
+        values = [next(labels) if is_held else None for is_held in stored["messages"].is_not_null().to_list()]
+        return pl.DataFrame({"label": pl.Series(values, dtype=pl.String)})
+
+    return derived.frame(pool, number, "labels", {"classifier": CLASSIFIER_VERSION}, compute)["label"]

@@ -1,0 +1,197 @@
+"""Rows of a source to the columns of a pool, many at a time.
+
+Most rows of most sources are plain: messages that are a role and a text, or one text. Those take a short way here;
+every other row takes formats.parse_row, which is the reference: a property holds both to the same result.
+Nothing is read or written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from corpus.canonical import canonical_json
+from corpus.errors import RowError
+from corpus.formats import SHAREGPT_ROLES, History, Row, originals, parse_row, upstream_id
+from corpus.manifest import FormatFields
+from corpus.records import encode_messages
+
+PLAIN_ROLES = frozenset(("system", "user", "assistant"))
+PROMPT_PREFIX = b'prompt:v1:{"messages":'
+PROMPT_SUFFIX = b',"tools":[]}'
+_encode = msgspec.json.Encoder().encode
+
+Messages = list[dict[str, Any]]
+
+
+@dataclass
+class Normalised:
+    """Columns of a pool, one entry a row; what a row without a prompt has no value for is None."""
+
+    row_index: list[int] = field(default_factory=list)
+    upstream_id: list[str | None] = field(default_factory=list)
+    upstream_label: list[str | None] = field(default_factory=list)
+    prompt_id: list[str | None] = field(default_factory=list)
+    messages: list[str | None] = field(default_factory=list)
+    tools: list[str | None] = field(default_factory=list)
+    original: list[str | None] = field(default_factory=list)
+    turns: list[int | None] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
+    """All shown text."""
+    asked: list[str] = field(default_factory=list)
+    """The text of the user turns."""
+    reason: list[str | None] = field(default_factory=list)
+    detail: list[str | None] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """How the rows of one source become prompts."""
+
+    form: str | FormatFields
+    history: History
+    label_column: str | None
+    keep_original: bool
+
+    def rows(self, rows: Iterable[Row], indexes: Iterable[int]) -> Normalised:
+        """Every row, in order; what cannot be a prompt has a reason."""
+        out = Normalised()
+        quick = self._quick()
+        for index, row in zip(indexes, rows, strict=True):
+            out.row_index.append(index)
+            out.upstream_id.append(storable(upstream_id(row, self.form)))
+            label = None if self.label_column is None else row.get(self.label_column)
+            out.upstream_label.append(None if label is None else storable(str(label)))
+            messages = quick(row) if quick else None
+            if messages is None or not _add_plain(out, messages):
+                self._add_any(out, row)
+            out.original.append(self._original(row) if self.keep_original and out.reason[-1] is None else None)
+        return out
+
+    def _quick(self) -> Callable[[Row], Messages | None] | None:
+        if self.history == "recorded" or isinstance(self.form, FormatFields):
+            return None
+        return QUICK.get(self.form)
+
+    def _add_any(self, out: Normalised, row: Row) -> None:
+        try:
+            prompt = parse_row(row, self.form, self.history)
+            prompt_id = prompt.prompt_id
+            messages, tools = encode_messages(prompt)
+            out.shown.append(prompt.shown_text())
+            out.asked.append(prompt.user_text())
+            turns: int | None = prompt.turns
+            reason = detail = None
+        except RowError as error:
+            prompt_id = messages = tools = turns = None  # type: ignore[assignment]
+            reason, detail = error.reason, storable(error.detail)
+            out.shown.append("")
+            out.asked.append("")
+        out.prompt_id.append(prompt_id)
+        out.messages.append(messages)
+        out.tools.append(tools)
+        out.turns.append(turns)
+        out.reason.append(reason)
+        out.detail.append(detail)
+
+    def _original(self, row: Row) -> str | None:
+        try:
+            answers = originals(row, self.form, self.history)
+            return canonical_json(answers) if any(answers) else None
+        except RowError:
+            return None
+
+
+def _add_plain(out: Normalised, messages: Messages) -> bool:
+    """Add a prompt of plain messages; False, and nothing is added, where it is not one that can be asked."""
+    users = [message["content"] for message in messages if message["role"] == "user"]
+    if not any(map(str.strip, users)):
+        return False
+    try:
+        encoded = _encode(messages)
+    except UnicodeEncodeError:
+        return False
+    out.prompt_id.append(hashlib.sha256(PROMPT_PREFIX + encoded + PROMPT_SUFFIX).hexdigest()[:32])
+    out.messages.append(encoded.decode())
+    out.tools.append(None)
+    out.turns.append(len(users))
+    out.asked.append(users[0] if len(users) == 1 else "\n".join(filter(None, users)))
+    out.shown.append(users[0] if len(messages) == 1 else "\n".join([m["content"] for m in messages if m["content"]]))
+    out.reason.append(None)
+    out.detail.append(None)
+    return True
+
+
+def _quick_messages(row: Row) -> Messages | None:
+    turns = row.get("messages")
+    if type(turns) is not list or row.get("tools") is not None or row.get("system") is not None:
+        return None
+    messages = []
+    for turn in turns:
+        if type(turn) is not dict:
+            return None
+        role, content = turn.get("role"), turn.get("content")
+        if (
+            type(content) is not str
+            or role not in PLAIN_ROLES
+            or (len(turn) > 2 and _says_more(turn, "role", "content"))
+        ):
+            return None
+        if role != "assistant":
+            messages.append({"content": content, "role": role})
+    return messages
+
+
+def _quick_sharegpt(row: Row) -> Messages | None:
+    turns = row.get("conversations")
+    if type(turns) is not list or row.get("tools") is not None or row.get("system") is not None:
+        return None
+    messages = []
+    for turn in turns:
+        if type(turn) is not dict:
+            return None
+        content = turn.get("value")
+        name = turn.get("from")
+        role = SHAREGPT_ROLES.get(name) if type(name) is str else None
+        if type(content) is not str or role not in PLAIN_ROLES or (len(turn) > 2 and _says_more(turn, "from", "value")):
+            return None
+        if role != "assistant":
+            messages.append({"content": content, "role": role})
+    return messages
+
+
+def _quick_prompt(row: Row) -> Messages | None:
+    text = row.get("prompt")
+    if type(text) is not str or row.get("tools") is not None or row.get("system") is not None:
+        return None
+    return [{"content": text, "role": "user"}] if text[:1] not in "[{" and text.lstrip()[:1] not in "[{" else None
+
+
+def _quick_alpaca(row: Row) -> Messages | None:
+    text, extra = row.get("instruction"), row.get("input")
+    plain = type(text) is str and (extra is None or type(extra) is str)
+    if not plain or row.get("tools") is not None or row.get("system") is not None:
+        return None
+    return [{"content": f"{text}\n\n{extra}" if extra and extra.strip() else text, "role": "user"}]
+
+
+QUICK: dict[str, Callable[[Row], Messages | None]] = {
+    "messages": _quick_messages,
+    "sharegpt": _quick_sharegpt,
+    "prompt": _quick_prompt,
+    "alpaca": _quick_alpaca,
+}
+
+
+def _says_more(turn: dict[str, Any], *known: str) -> bool:
+    """True if a turn has a value under another key: a tool call, a name, a weight."""
+    return any(value is not None for key, value in turn.items() if key not in known)
+
+
+def storable(text: str | None) -> str | None:
+    """Text as UTF-8 can hold it."""
+    return None if text is None else text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,304 @@
+"""Two builds side by side: which prompts stay, come and go, and what the new one costs. Pure: frames in, a plan out.
+
+A row is a prompt and its replica under its labels (category, source, holdout), so in every group kept + added is
+what NEW selects and kept + removed what OLD selected. An answer is reused if the ledger has accepted it under NEW's
+recipe, whatever build it was made for. What was rejected is not asked again, as `draftmill generate` has it, nor are
+the turns after it: reused + rejected + to generate is what NEW wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from corpus import selection
+from corpus.manifest import Manifest
+from generation.plan import Recipe
+
+if TYPE_CHECKING:
+    import polars as pl
+
+LABELS = ["category", "source", "holdout"]
+ROW = ["prompt_id", "replica"]
+ANSWER = ["prompt_id", "replica", "turn", "recipe_id"]
+BASES = ("none", "measured", "category", "max_tokens")
+"""What expected tokens rest on, best first: nothing to make, means under NEW's recipe, means of the category under
+other recipes, no measurement at all (an upper bound)."""
+
+
+MEANING = {
+    "category": "  ~ no answers under the new recipe yet: the category's mean under others",
+    "max_tokens": "  ≤ nothing was measured there: max_tokens of every answer, an upper bound",
+}
+MARKS = {"none": "", "measured": "", "category": "~", "max_tokens": "≤"}
+COLUMNS = ("kept", "added", "removed", "reused", "to make", "tokens")
+NAME_WIDTH = 12  # the least
+
+
+@dataclass(frozen=True)
+class DiffRow:
+    """One category, source and side of the holdout."""
+
+    category: str
+    source: str
+    holdout: bool
+    kept: int
+    added: int
+    removed: int
+    wanted: int
+    """Answers that NEW wants."""
+    reused: int
+    rejected: int
+    to_generate: int
+    expected_tokens: int
+    """Of the answers to generate."""
+    tokens_basis: str
+    """One of BASES: the weakest that a part of expected_tokens rests on."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Tokens per second of one generate run, all its engines together."""
+
+    run_id: str
+    tokens_per_s: float
+
+
+@dataclass(frozen=True)
+class DiffPlan:
+    """What becomes of OLD's prompts in NEW, and what NEW costs."""
+
+    old: str
+    new: str
+    rows: tuple[DiffRow, ...]
+    moved: int
+    """Prompts of both builds whose labels differ: removed in one group, added in another."""
+    rate: Rate | None
+    changes: tuple[str, ...] = ()
+    """What changed between the manifests, in words."""
+
+    def sum(self, name: str) -> int:
+        """One of DiffRow's numbers over all groups."""
+        return sum(getattr(row, name) for row in self.rows)
+
+    @property
+    def basis(self) -> str:
+        """The weakest basis of any group."""
+        return BASES[max((BASES.index(row.tokens_basis) for row in self.rows), default=0)]
+
+    def hours(self, tokens: int) -> float | None:
+        """How long so many tokens take; None where no rate was measured."""
+        return tokens / self.rate.tokens_per_s / 3600 if self.rate else None
+
+    def lines(self, width: int = 80) -> list[str]:
+        """For a person: the changes, the groups, the cost."""
+        header = [
+            f"{self.old} -> {self.new}",
+            *(
+                line
+                for change in self.changes
+                for line in wrap(change, width, initial_indent="  ", subsequent_indent="    ")
+            ),
+        ]
+        return [*header, "", *_table(self.rows, width), "", *self._cost()]
+
+    def _cost(self) -> list[str]:
+        lines = []
+        tokens, make = self.sum("expected_tokens"), self.sum("to_generate")
+        about = "at most" if self.basis == "max_tokens" else "about"
+        hours = self.hours(tokens)
+        if not make:
+            lines.append("nothing to generate")
+        elif hours is None or self.rate is None:
+            lines.append(f"{make:,} answers to generate, {about} {tokens:,} tokens: hours unknown")
+            lines.append("  no answer of this target was timed yet")
+        else:
+            lines.append(f"{make:,} answers to generate, {about} {tokens:,} tokens: {about} {_duration(hours)}")
+            lines.append(f"  at {self.rate.tokens_per_s:,.0f} tokens/s, all engines of run {self.rate.run_id}")
+        lines += [MEANING[basis] for basis in BASES if basis in MEANING and basis in self._bases()]
+        if self.sum("rejected"):
+            lines.append(f"{self.sum('rejected'):,} answers were rejected, or follow one that was: not asked again")
+        if self.moved:
+            lines.append(f"{self.moved:,} prompts are in both under other labels: removed there, added here")
+        return lines
+
+    def _bases(self) -> set[str]:
+        return {row.tokens_basis for row in self.rows}
+
+    def frame(self) -> pl.DataFrame:
+        """One row a group, for programs."""
+        import polars as pl
+
+        kinds: dict[str, Any] = {"str": pl.String, "bool": pl.Boolean, "int": pl.Int64}
+        schema = {field.name: kinds[str(field.type)] for field in fields(DiffRow)}
+        rows = [{**asdict(row), "hours": self.hours(row.expected_tokens)} for row in self.rows]
+        return pl.DataFrame(rows, schema=schema | {"hours": pl.Float64})
+
+
+def wanted_answers(
+    manifest: Manifest, recipes: Mapping[tuple[str, bool], Recipe], prompts: pl.DataFrame
+) -> pl.DataFrame:
+    """The answers that a build wants, one a row: LABELS, ANSWER and max_tokens.
+
+    Args:
+        recipes: by category and thinking.
+        prompts: prompt_id, replica, turns and LABELS.
+    """
+    import polars as pl
+
+    table = pl.DataFrame(
+        [(category, thinking, r.recipe_id, r.max_tokens) for (category, thinking), r in recipes.items()],
+        schema={"category": pl.String, "thinking": pl.Boolean, "recipe_id": pl.String, "max_tokens": pl.Int64},
+        orient="row",
+    )
+    parts = []
+    for (category,), rows in prompts.select(*ROW, *LABELS, "turns").group_by("category"):
+        share = manifest.generation.for_category(str(category)).thinking_share or 0.0
+        thinks = selection.chosen(rows["prompt_id"].to_list(), share, selection.THINKING_SALT)
+        parts.append(rows.with_columns(thinking=pl.Series(thinks, dtype=pl.Boolean)))
+    asked = pl.concat(parts) if parts else prompts.select(*ROW, *LABELS, "turns").with_columns(thinking=False)
+    turns = asked.with_columns(turn=pl.int_ranges("turns")).explode("turn")
+    told = turns.with_columns(pl.col("turn", "replica").cast(pl.Int32)).join(table, on=["category", "thinking"])
+    return told.select(*LABELS, *ANSWER, "max_tokens")
+
+
+def plan_diff(
+    names: tuple[str, str],
+    old: pl.DataFrame,
+    new: pl.DataFrame,
+    wanted: pl.DataFrame,
+    answered: pl.DataFrame,
+    means: pl.DataFrame,
+    rate: Rate | None,
+    changes: Iterable[str] = (),
+) -> DiffPlan:
+    """Compare two builds.
+
+    Args:
+        names: of OLD and NEW.
+        old, new: their rows: ROW and LABELS.
+        wanted: NEW's answers (wanted_answers).
+        answered: what the ledger has of them: ANSWER, and accepted (else it was rejected).
+        means: accepted answers by category and recipe: category, recipe_id, answers, tokens.
+    """
+    import polars as pl
+
+    old, new = old.select(*ROW, *LABELS), new.select(*ROW, *LABELS)
+    both = new.join(old, on=[*ROW, *LABELS], how="semi")
+    moved = new.join(old, on=ROW, how="semi").height - both.height
+    counts = pl.concat(
+        [
+            both.group_by(LABELS).agg(kept=pl.len()),
+            new.join(old, on=[*ROW, *LABELS], how="anti").group_by(LABELS).agg(added=pl.len()),
+            old.join(new, on=[*ROW, *LABELS], how="anti").group_by(LABELS).agg(removed=pl.len()),
+            _costs(_judged(wanted, answered), means),
+        ],
+        how="diagonal",
+    )
+    numbers = [field.name for field in fields(DiffRow) if str(field.type) == "int"]
+    missing = [pl.lit(0, pl.Int64).alias(name) for name in numbers if name not in counts.columns]
+    total = (
+        counts.with_columns(missing)
+        .group_by(LABELS)
+        .agg(pl.col(numbers).cast(pl.Int64).sum(), pl.col("basis").max())
+        .sort("holdout", "category", "source")
+    )
+    named = total.with_columns(
+        tokens_basis=pl.col("basis").fill_null(0).replace_strict(dict(enumerate(BASES)), return_dtype=pl.String)
+    ).drop("basis")
+    rows = tuple(DiffRow(**row) for row in named.iter_rows(named=True))
+    return DiffPlan(*names, rows, moved, rate, tuple(changes))
+
+
+def _table(rows: Sequence[DiffRow], width: int) -> list[str]:
+    """Prompts kept, added and removed, answers reused and to make, by category and source; the holdout apart."""
+    body: list[tuple[str, tuple[str, ...]]] = []
+    for holdout in (False, True):
+        side = [row for row in rows if row.holdout == holdout]
+        if holdout and side:
+            body.append(("held out", ()))
+        for category in sorted({row.category for row in side}):
+            inside = [row for row in side if row.category == category]
+            if len(inside) == 1:
+                body.append((f"{category} ({inside[0].source})", _cells(inside)))
+            else:
+                body += [(category, _cells(inside)), *((f"  {row.source}", _cells([row])) for row in inside)]
+    body.append(("all", _cells(rows)))
+    widths = [max(len(cells[i]) for _, cells in [("", COLUMNS), *body] if cells) for i in range(len(COLUMNS))]
+    room = max(NAME_WIDTH, width - sum(widths) - 2 * len(widths))
+    name_width = min(room, max(len(name) for name, _ in body))
+
+    def line(name: str, cells: Sequence[str]) -> str:
+        shown = name if len(name) <= name_width else name[: name_width - 1] + "…"
+        return "  ".join([shown.ljust(name_width), *(c.rjust(w) for c, w in zip(cells, widths, strict=False))]).rstrip()
+
+    prompts, answers = sum(widths[:3]) + 4, sum(widths[3:]) + 4
+    over = f"{'':<{name_width}}  {' prompts ':─^{prompts}}  {' answers ':─^{answers}}"
+    return [over, line("", COLUMNS), *(line(name, cells) for name, cells in body)]
+
+
+def _cells(rows: Sequence[DiffRow]) -> tuple[str, ...]:
+    numbers = ("kept", "added", "removed", "reused", "to_generate")
+    basis = max((BASES.index(row.tokens_basis) for row in rows), default=0)
+    tokens = _short(sum(row.expected_tokens for row in rows))
+    return (*(f"{sum(getattr(row, name) for row in rows):,}" for name in numbers), MARKS[BASES[basis]] + tokens)
+
+
+def _short(number: int) -> str:
+    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**4)):
+        if number >= size:
+            return f"{number / (1000 if unit == 'k' else size):,.{0 if unit == 'k' else 1}f}{unit}"
+    return f"{number:,}"
+
+
+def _duration(hours: float) -> str:
+    return f"{hours:,.1f} h" if hours >= 1 else f"{hours * 60:,.0f} min" if hours >= 1 / 60 else "1 min"
+
+
+def _judged(wanted: pl.DataFrame, answered: pl.DataFrame) -> pl.DataFrame:
+    """Wanted answers with `state`: reused, rejected or to_generate."""
+    import polars as pl
+
+    known = answered.select(pl.col("replica", "turn").cast(pl.Int32), "prompt_id", "recipe_id", "accepted")
+    joined = wanted.join(known, on=ANSWER, how="left")
+    ended = joined.filter(~pl.col("accepted")).select(ROW).unique().with_columns(ended=pl.lit(True))
+    state = (
+        pl.when(pl.col("accepted"))
+        .then(pl.lit("reused"))
+        .when(pl.col("ended"))  # what follows a rejected turn is never asked
+        .then(pl.lit("rejected"))
+        .otherwise(pl.lit("to_generate"))
+    )
+    return joined.join(ended, on=ROW, how="left").with_columns(state=state)
+
+
+def _costs(judged: pl.DataFrame, means: pl.DataFrame) -> pl.DataFrame:
+    """By group: wanted, reused, rejected, to_generate, expected_tokens, basis (a place in BASES)."""
+    import polars as pl
+
+    makes = pl.col("state") == "to_generate"
+    groups = judged.group_by(*LABELS, "recipe_id", "max_tokens").agg(
+        wanted=pl.len(),
+        reused=(pl.col("state") == "reused").sum(),
+        rejected=(pl.col("state") == "rejected").sum(),
+        to_generate=makes.sum(),
+    )
+    mean = pl.col("tokens").sum() / pl.col("answers").sum()
+    own = means.group_by("category", "recipe_id").agg(own=mean)
+    others = means.group_by("category").agg(others=mean)
+    priced = groups.join(own, on=["category", "recipe_id"], how="left").join(others, on="category", how="left")
+    basis = (
+        pl.when(pl.col("to_generate") == 0)
+        .then(0)
+        .when(pl.col("own").is_not_null())
+        .then(1)
+        .when(pl.col("others").is_not_null())
+        .then(2)
+        .otherwise(3)
+    )
+    each = pl.coalesce("own", "others", pl.col("max_tokens").cast(pl.Float64))
+    return priced.with_columns(basis=basis, expected_tokens=(pl.col("to_generate") * each).round().cast(pl.Int64)).drop(
+        "recipe_id", "max_tokens", "own", "others"
+    )

@@ -1,0 +1,277 @@
+"""A build on the Hub: what would be uploaded, the files of it, and the upload.
+
+The plan reads the ledger and writes nothing. The Hub is asked first (is there a token, may it write, is the dataset
+as private as was said), then the files are written and put there in place of an earlier push's. The same command
+goes on with an upload that broke off. No message holds the token.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from corpus.artefacts import full_disk, replace_folder, temporary_path, write_text
+from corpus.card import CONFIGS, Published, card_text, one_license
+from corpus.errors import UserError, first_line
+from corpus.ledger.query import query
+from corpus.workspace import Workspace
+from draftmill.pipeline import build_plan
+from draftmill.published import write_prompts, write_responses
+from draftmill.session import Session
+from draftmill.taken import taken_by_plan
+from draftmill.terminal import say, table
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from corpus.building import BuildPlan
+
+log = logging.getLogger("draftmill")
+
+LOCK = "manifest.lock.yaml"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where on the Hub."""
+
+    repo: str
+    private: bool
+    revision: str | None
+
+    def words(self) -> str:
+        """For a person."""
+        branch = f", branch {self.revision}" if self.revision else ""
+        return f"{self.repo} ({'private' if self.private else 'public'}{branch})"
+
+
+@dataclass(frozen=True)
+class PushPlan:
+    """What a push uploads. Sizes are estimates from the workspace's own files."""
+
+    place: Place
+    build: BuildPlan
+    published: Published
+    license: str
+    licenses: tuple[tuple[str, str], ...]
+    """(source, its licence)."""
+    prompt_bytes: int
+    response_bytes: int
+    missing: int
+    """Answers that the build wants and does not have."""
+    out: Path | None
+
+    def lines(self) -> list[str]:
+        """For a person."""
+        where = f"{self.out} (a folder, nothing is uploaded)" if self.out else self.place.words()
+        files = [("data/prompts-*.parquet", f"{self.published.prompts:,}", f"about {_size(self.prompt_bytes)}")]
+        if self.published.responses is not None:
+            files.append(
+                ("data/responses-*.parquet", f"{self.published.responses:,}", f"about {_size(self.response_bytes)}")
+            )
+        files += [("README.md", "", ""), (LOCK, "", "")]
+        by_source = (
+            f" ({', '.join(dict.fromkeys(name for _, name in self.licenses))})" if self.license == "other" else ""
+        )
+        lines = [
+            f"build {self.build.build_id} ({self.published.manifest}) to {where}",
+            *(f"  {line.rstrip()}" for line in table(("file", "rows", "size"), files)),
+            f"licence: {self.license}{by_source}",
+        ]
+        if self.published.responses is not None and self.missing:
+            lines.append(f"{self.missing:,} answers are missing or rejected; the accepted ones are published")
+        return lines
+
+
+def plan_push(session: Session, place: Place, prompts_only: bool, out: Path | None) -> PushPlan:
+    """What would be published of the manifest's build.
+
+    Raises:
+        UserError: it is not built or not answered, a licence is denied, or a name is no place to write to.
+    """
+    _check_names(place, out)
+    build, workspace = build_plan(session), session.workspace
+    name, of_build = session.manifest.name, f"WHERE b.build_id = '{build.build_id}'"
+    entered = query(workspace, f"SELECT 1 FROM builds b {of_build}").height > 0
+    if not entered or not (workspace.build(build.build_id) / LOCK).is_file():
+        raise UserError(f"{name}: build {build.build_id} is not in {workspace.root} yet. Run `draftmill build` first.")
+    wanted, accepted, response_bytes = query(
+        workspace,
+        "SELECT count(*), count(r.response_id), coalesce(sum(s.size_bytes / s.rows), 0)::BIGINT FROM build_responses b "
+        f"LEFT JOIN accepted_responses r USING (response_id) LEFT JOIN response_shards s USING (shard) {of_build}",
+    ).row(0)
+    if not accepted and not prompts_only:
+        raise UserError(
+            f"{name}: build {build.build_id} has no accepted answers. Run `draftmill generate` first, or push its "
+            "prompts with --prompts-only."
+        )
+    models = query(
+        workspace,
+        "SELECT DISTINCT c.model, c.revision FROM build_responses b JOIN recipes c USING (recipe_id) "
+        f"{of_build} ORDER BY ALL LIMIT 1",
+    ).rows()
+    model, revision = models[0] if models else (session.manifest.target.model, session.manifest.target.revision)
+    taken = taken_by_plan(workspace, build)
+    rows, held_out = (int(frame["prefix"].sum()) for frame in (taken, taken.filter("holdout")))
+    sources = _sources(workspace, build.build_id)
+    candidates = workspace.candidates(build.candidates_id) / "prompts.parquet"
+    return PushPlan(
+        place,
+        build,
+        Published(
+            place.repo, build.build_id, name, session.manifest.seed, model, revision, rows, held_out,
+            None if prompts_only else accepted,
+        ),
+        one_license(sources),
+        tuple((source, licence or "not stated") for source, licence in sources.select("source", "license").iter_rows()),
+        candidates.stat().st_size * rows // max(1, sum(build.counts.values())),
+        response_bytes,
+        wanted - accepted,
+        out,
+    )  # fmt: skip
+
+
+def run_push(plan: PushPlan, workspace: Workspace) -> str:
+    """Write the files and upload them, or leave them in plan.out; returns where they are.
+
+    Raises:
+        UserError: no token, the Hub refuses or cannot be reached, or the disk is full.
+    """
+    if plan.out is not None:
+        replace_folder(plan.out, lambda folder: write_tree(plan, workspace, folder))
+        return str(plan.out)
+    _open_repo(plan.place)
+    folder = temporary_path(workspace.root / "push")
+    try:
+        folder.mkdir()
+        write_tree(plan, workspace, folder)
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        say(f"push       {_size(size)} to {plan.place.words()}")
+        return _upload(plan, folder)
+    except OSError as error:
+        reason = full_disk(error, folder)
+        if reason is None:
+            raise
+        raise UserError(reason) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_tree(plan: PushPlan, workspace: Workspace, folder: Path) -> None:
+    """Write what is published into an empty folder."""
+    build_id, published = plan.build.build_id, plan.published
+    sources = _sources(workspace, build_id)
+    data = folder / "data"
+    data.mkdir()
+    candidates = workspace.candidates(plan.build.candidates_id) / "prompts.parquet"
+    published = replace(
+        published, prompts=write_prompts(data, candidates, taken_by_plan(workspace, plan.build), sources)
+    )
+    if published.responses is not None:
+        published = replace(published, responses=write_responses(data, workspace, _answers(workspace, build_id)))
+    composition, funnel = (
+        query(workspace, f"FROM {view} WHERE build_id = '{build_id}'") for view in ("composition", "funnel")
+    )
+    write_text(folder / "README.md", card_text(published, composition, sources, funnel))
+    shutil.copyfile(workspace.build(build_id) / LOCK, folder / LOCK)
+
+
+def _sources(workspace: Workspace, build_id: str) -> pl.DataFrame:
+    return query(
+        workspace,
+        "SELECT s.source, p.dataset, p.config, p.split, p.revision, coalesce(s.license, p.license) AS license "
+        f"FROM sources s JOIN pools p USING (pool_id) WHERE s.build_id = '{build_id}' ORDER BY s.source",
+    )
+
+
+def _answers(workspace: Workspace, build_id: str) -> pl.DataFrame:
+    """The build's accepted answers without texts, in the order in which they lie."""
+    return query(
+        workspace,
+        "SELECT b.response_id, b.prompt_id, b.replica, b.turn, b.category, b.source, b.holdout, r.finish_reason, "
+        "c.model, b.recipe_id, c.thinking, r.prompt_tokens, r.response_tokens, "
+        "coalesce(s.license, p.license) AS license, r.shard, r.shard_row "
+        "FROM build_responses b JOIN accepted_responses r USING (response_id) "
+        "LEFT JOIN recipes c ON c.recipe_id = b.recipe_id "
+        "LEFT JOIN sources s ON s.build_id = b.build_id AND s.source = b.source "
+        "LEFT JOIN pools p ON p.pool_id = s.pool_id "
+        f"WHERE b.build_id = '{build_id}' ORDER BY r.shard, r.shard_row",
+    )
+
+
+def _check_names(place: Place, out: Path | None) -> None:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(place.repo)
+    except HFValidationError as error:
+        raise UserError(f"{place.repo!r}: no name of a dataset ({first_line(error)}).") from error
+    if "/" not in place.repo:
+        raise UserError(f"{place.repo}: names no owner; a dataset on the Hub is owner/name.")
+    if out is not None and out.exists():
+        raise UserError(f"{out}: exists already. Name a new folder with --out.")
+
+
+def _open_repo(place: Place) -> None:
+    """Make sure that the dataset and the branch are there, and as private as was said."""
+    from huggingface_hub import HfApi, get_token
+    from huggingface_hub.utils import httpx
+
+    if get_token() is None:
+        raise UserError(f"{place.repo}: no Hub token. Set HF_TOKEN, or run `hf auth login`, with one that may write.")
+    api = HfApi()
+    try:
+        api.create_repo(place.repo, private=place.private, repo_type="dataset", exist_ok=True)
+        private = bool(api.dataset_info(place.repo).private)
+        if place.private and not private:
+            raise UserError(f"{place.repo}: is public, and this push is private. Say --public, or make it private.")
+        if private and not place.private:
+            log.warning("%s is private and stays so", place.repo)
+        if place.revision:
+            api.create_branch(place.repo, branch=place.revision, repo_type="dataset", exist_ok=True)
+    except (httpx.HTTPError, OSError, ValueError) as error:
+        raise UserError(_problem(place, error)) from error
+
+
+def _upload(plan: PushPlan, folder: Path) -> str:
+    from huggingface_hub import HfApi
+    from huggingface_hub.utils import httpx
+
+    try:
+        commit: Any = HfApi().upload_folder(
+            repo_id=plan.place.repo,
+            folder_path=folder,
+            repo_type="dataset",
+            revision=plan.place.revision,
+            commit_message=f"draftmill build {plan.build.build_id}",
+            delete_patterns=[f"data/{kind}-*.parquet" for kind in CONFIGS],
+        )
+    except (httpx.HTTPError, OSError, ValueError) as error:
+        raise UserError(_problem(plan.place, error)) from error
+    return str(commit.commit_url)
+
+
+def _problem(place: Place, error: BaseException) -> str:
+    """One line; a library that quotes its request's headers quotes the token."""
+    from huggingface_hub import get_token
+    from huggingface_hub.errors import HfHubHTTPError
+
+    said = first_line(error)[:200].replace(get_token() or "\0", "[token]")
+    status = error.response.status_code if isinstance(error, HfHubHTTPError) and error.response is not None else None
+    if status in (401, 403):
+        return f"{place.repo}: the Hub refuses this token ({status}). Use one that may write there (HF_TOKEN)."
+    if status is not None:
+        return f"{place.repo}: the Hub refuses the upload ({said})."
+    return f"{place.repo}: cannot be uploaded ({said}). Is the Hub reachable (HF_ENDPOINT)?"
+
+
+def _size(size_bytes: float) -> str:
+    for unit in ("B", "KB", "MB"):
+        if size_bytes < 1000:
+            return f"{size_bytes:,.0f} {unit}"
+        size_bytes /= 1000
+    return f"{size_bytes:,.1f} GB"

@@ -1,0 +1,350 @@
+"""The difference of two builds: its sums hold in every group, and it is what `generate` would then find to do."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corpus.building import commit_build, selected_rows
+from corpus.errors import UserError
+from corpus.ledger.query import query
+from corpus.ledger.writer import LedgerWriter, open_ledger
+from corpus.manifest import Manifest
+from corpus.manifest_file import parse_manifest
+from draftmill.app import run_app
+from draftmill.changes import SourceRead, depth_changes, manifest_changes, recipe_changes
+from draftmill.differing import ANSWER, LABELS, ROW, DiffPlan, Rate, plan_diff, wanted_answers
+from draftmill.session import Session
+from draftmill.taken import light_rows, taken_by_files, taken_by_plan
+from generation.plan import GenerationPlan, Recipe, make_recipe, plan_generation
+
+TARGET = {"model": "m", "revision": "r", "tokenizer": "t", "template": "p"}
+CATEGORIES = ("coding", "math")
+PROMPTS = {
+    "prompt_id": pl.String, "replica": pl.Int32, "category": pl.String, "source": pl.String, "holdout": pl.Boolean,
+    "turns": pl.Int32,
+}  # fmt: skip
+MEANS = {"category": pl.String, "recipe_id": pl.String, "answers": pl.Int64, "tokens": pl.Int64}
+ANSWERED = {
+    "prompt_id": pl.String, "recipe_id": pl.String, "replica": pl.Int32, "turn": pl.Int32, "accepted": pl.Boolean
+}  # fmt: skip
+
+
+def manifest(**generation: Any) -> Manifest:
+    body = {
+        "name": "m",
+        "mix": {"total": 10, "shares": dict.fromkeys(CATEGORIES, 1)},
+        "sources": [{"name": name, "path": name, "category": name} for name in CATEGORIES],
+        "target": {"model": "m"},
+        "generation": {"max_tokens": 100, "thinking": {"share": 0.5}, **generation},
+    }
+    return parse_manifest(json.dumps(body), "m")
+
+
+def recipes(of: Manifest) -> dict[tuple[str, bool], Recipe]:
+    return {(c, thinking): make_recipe(of, TARGET, c, thinking) for c in CATEGORIES for thinking in (False, True)}
+
+
+def prompts(rows: list[tuple[int, int, str, bool]]) -> pl.DataFrame:
+    """(number, replica, category, holdout) of each row; a prompt's turns go by its number."""
+    return pl.DataFrame(
+        [
+            (hashlib.sha256(str(number).encode()).hexdigest()[:32], replica, category, f"{category}-{number % 2}", held,
+             1 + number % 3)
+            for number, replica, category, held in rows
+        ],
+        schema=PROMPTS, orient="row",
+    )  # fmt: skip
+
+
+builds = st.lists(
+    st.tuples(st.integers(0, 30), st.integers(0, 2), st.sampled_from(CATEGORIES), st.booleans()),
+    max_size=30, unique_by=lambda row: row[:2],
+).map(prompts)  # fmt: skip
+
+
+def ledger(wanted: pl.DataFrame, states: list[bool | None]) -> pl.DataFrame:
+    """What a ledger has of wanted answers, whose states go around."""
+    rows = [
+        (*key, states[i % len(states)])
+        for i, key in enumerate(wanted.select("prompt_id", "recipe_id", "replica", "turn").iter_rows())
+    ]
+    return pl.DataFrame([row for row in rows if row[-1] is not None], schema=ANSWERED, orient="row")
+
+
+def diff(
+    old: pl.DataFrame, new: pl.DataFrame, states: list[bool | None], means: pl.DataFrame | None = None
+) -> tuple[DiffPlan, GenerationPlan]:
+    """The diff, and generation's own plan of NEW over the same ledger."""
+    of = manifest()
+    wanted = wanted_answers(of, recipes(of), new)
+    answered = ledger(wanted, states)
+    plan = plan_diff(
+        ("a", "b"), old, new, wanted, answered, pl.DataFrame(schema=MEANS) if means is None else means, None
+    )
+    accepted = {tuple(row[:4]): row[4] for row in answered.select(*ANSWER, "accepted").iter_rows()}
+    bare = plan_generation(of, TARGET, "b", new.with_columns(source_rank=0), {})
+    done = {
+        answer.response_id: "accepted" if accepted[key] else "rejected"
+        for answer in bare.wanted
+        if (key := (answer.prompt_id, answer.replica, answer.turn, answer.recipe_id)) in accepted
+    }
+    return plan, plan_generation(of, TARGET, "b", new.with_columns(source_rank=0), done)
+
+
+def sizes(rows: pl.DataFrame) -> dict[tuple[Any, ...], int]:
+    return {tuple(row[:3]): row[3] for row in rows.group_by(LABELS).len().iter_rows()}
+
+
+@given(builds, builds, st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=7))
+def test_the_sums_hold_in_every_group_and_generation_finds_the_same(
+    old: pl.DataFrame, new: pl.DataFrame, states: list[bool | None]
+) -> None:
+    plan, generation = diff(old, new, states)
+    groups = {(row.category, row.source, row.holdout): row for row in plan.rows}
+    assert {key: row.kept + row.added for key, row in groups.items() if row.kept + row.added} == sizes(new)
+    assert {key: row.kept + row.removed for key, row in groups.items() if row.kept + row.removed} == sizes(old)
+    assert all(row.reused + row.rejected + row.to_generate == row.wanted for row in plan.rows)
+    assert plan.sum("wanted") == len(generation.wanted)
+    assert (plan.sum("reused"), plan.sum("rejected")) == (generation.accepted, generation.rejected)
+    assert plan.sum("to_generate") == generation.to_make
+    assert plan.moved == new.join(old, on=ROW).height - sum(row.kept for row in plan.rows)
+
+
+@given(builds)
+def test_wanted_answers_are_those_of_the_generation_plan(new: pl.DataFrame) -> None:
+    of = manifest(by_category={"math": {"thinking_share": 1.0, "max_tokens": 7}})
+    wanted = wanted_answers(of, recipes(of), new)
+    plan = plan_generation(of, TARGET, "b", new.with_columns(source_rank=0), {})
+    assert set(wanted.select(ANSWER).iter_rows()) == {
+        (a.prompt_id, a.replica, a.turn, a.recipe_id) for a in plan.wanted
+    }
+    assert wanted.height == len(plan.wanted)
+    assert set(wanted.filter(pl.col("category") == "math")["max_tokens"]) <= {7}
+
+
+@given(builds)
+def test_a_build_beside_itself_keeps_everything(build: pl.DataFrame) -> None:
+    plan, _ = diff(build, build, [True])
+    assert (plan.sum("kept"), plan.sum("added"), plan.sum("removed")) == (build.height, 0, 0)
+    assert (plan.sum("to_generate"), plan.sum("expected_tokens"), plan.basis) == (0, 0, "none")
+
+
+def test_tokens_are_measured_by_recipe_then_by_category_then_bounded() -> None:
+    new = prompts([(0, 0, "coding", False), (3, 0, "math", False), (6, 1, "math", True)])  # one turn each
+    of = manifest()
+    own = {row[0]: row[1] for row in wanted_answers(of, recipes(of), new).select("category", "recipe_id").iter_rows()}
+    means = [("coding", own["coding"], 4, 80), ("coding", "other", 1, 9), ("math", "other", 10, 300)]
+    measured, _ = diff(new, new, [None], pl.DataFrame(means, schema=MEANS, orient="row"))
+    by_category = {row.category: (row.expected_tokens, row.tokens_basis) for row in measured.rows}
+    assert by_category == {"coding": (20, "measured"), "math": (30, "category")}
+    bounded, _ = diff(new, new, [None])
+    assert {row.tokens_basis for row in bounded.rows} == {"max_tokens"}
+    assert bounded.sum("expected_tokens") == 300
+    assert "at most 300 tokens" in "\n".join(bounded.lines())
+    assert "hours unknown" in "\n".join(bounded.lines())
+
+
+def test_hours_come_from_the_measured_rate() -> None:
+    plan = DiffPlan("a", "b", (), 0, Rate("run", 100.0))
+    assert plan.hours(720_000) == 2.0
+    assert DiffPlan("a", "b", (), 0, None).hours(5) is None
+
+
+@given(builds, builds)
+def test_a_table_fits_80_columns_and_its_frame_has_one_type_a_column(old: pl.DataFrame, new: pl.DataFrame) -> None:
+    many = pl.col("source").str.pad_end(70, "x")
+    plan, _ = diff(old.with_columns(many), new.with_columns(many), [True, None])
+    assert all(len(line) <= 80 for line in plan.lines())
+    assert plan.frame().height == len(plan.rows)
+    assert plan.frame().schema["hours"] == pl.Float64
+
+
+# words
+
+
+def test_changes_are_said_by_key() -> None:
+    old = manifest()
+    body = old.model_dump(mode="json")
+    body["seed"], body["mix"]["total"], body["mix"]["shares"] = 5, 2000, {"coding": 3, "math": 1}
+    body["filters"]["turns"] = [None, 4]
+    body["generation"]["thinking"]["share"] = 0.25
+    body["sources"][1]["limit"] = 7
+    body["sources"].append({"name": "third", "path": "p", "category": "math"})
+    new = parse_manifest(json.dumps(body), "n")
+    assert manifest_changes(old, new) == [
+        "share of coding: 50% -> 75%",
+        "share of math: 50% -> 25%",
+        "filters.turns: none -> [null, 4]",
+        "mix.total: 10 -> 2,000",
+        "seed: 0 -> 5",
+        "generation.thinking.share: 0.5 -> 0.25",
+        "source math: limit: none -> 7",
+        "source third is added",
+    ]
+    assert manifest_changes(new, old)[-1] == "source third is removed"
+    assert manifest_changes(old, old) == []
+
+
+def test_recipes_that_change_are_said_by_category() -> None:
+    old = {key: recipe.body for key, recipe in recipes(manifest()).items()}
+    new = {key: recipe.body for key, recipe in recipes(manifest(by_category={"math": {"max_tokens": 7}})).items()}
+    assert recipe_changes(old, new) == ["recipe of math: max_tokens: 100 -> 7; all its answers are made again"]
+    other = {key: {**body, "target": {**TARGET, "revision": "s"}} for key, body in old.items()}
+    assert recipe_changes(old, other) == [
+        "recipe of coding, math: target.revision: r -> s; all its answers are made again"
+    ]
+    assert recipe_changes({}, new) == []
+
+
+def test_what_was_read_of_a_source_is_said() -> None:
+    old, deeper, other = SourceRead("p", 1), SourceRead("p", 3), SourceRead("q", 1)
+    assert depth_changes({"s": old}, {"s": deeper}) == ["source s: read deeper, 1 -> 3 chunks"]
+    assert depth_changes({"s": deeper}, {"s": old}) == ["source s: read less deep, 3 -> 1 chunks"]
+    assert depth_changes({"s": old}, {"s": other}) == ["source s: other rows are read (revision or reading changed)"]
+    assert depth_changes({"s": old}, {"t": other}) == []
+
+
+# the command
+
+BUILD = {"target": {"model": "model", "max_model_len": 512, "dtype": "float32"}}
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A world with one build, all answered by the fake engine."""
+    from tests.conftest import World
+
+    world = World(tmp_path_factory.mktemp("diff"))
+    world.tiny_model()
+    session = Session(world.write("old.yaml", **BUILD), world.workspace)
+    world.target = lambda: session.target  # type: ignore[method-assign]
+    with open_ledger(world.workspace, "test") as writer:
+        generate(world, session.manifest, writer)
+    world.accepted = str(query(world.workspace, "SELECT count(*) FROM accepted_responses").item())  # type: ignore[attr-defined]
+    return world
+
+
+def generate(world: Any, of: Manifest, writer: LedgerWriter) -> None:
+    plan = world.plan(of)
+    commit_build(plan, world.workspace, writer)
+    world.generate(of, plan, writer)
+
+
+def run(world: Any, capsys: Any, *arguments: str) -> Any:
+    code = run_app(["diff", *arguments, "-w", str(world.workspace.root)])
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    return said
+
+
+def table(text: str) -> dict[str, list[str]]:
+    return {line.split()[0]: line.split()[1:] for line in text.splitlines() if line and not line.startswith(" ")}
+
+
+def test_a_larger_share_costs_only_what_it_adds(answered: Any, capsys: Any) -> None:
+    mix = {"total": 30, "shares": {"coding": 2, "general": 1}, "holdout": 0.1}
+    new = str(answered.write("larger.yaml", mix=mix, **BUILD))
+    said = run(answered, capsys, str(answered.root / "old.yaml"), new)
+    rows = table(said.out)
+    assert rows["all"][:5] == ["22", "11", "0", answered.accepted, "11"]  # ten more for coding, and one held out
+    assert "share of coding: 50% -> 66.67%" in said.out
+    assert "11 answers to generate, about " in said.out
+    assert "tokens/s" in said.out
+    assert max(len(line) for line in said.out.splitlines()) <= 80
+    assert len(list(answered.workspace.root.glob("builds/*"))) == 1
+
+
+def test_formats_give_the_same_rows(answered: Any, capsys: Any) -> None:
+    old, new = str(answered.root / "old.yaml"), str(answered.write("same.yaml", seed=9, **BUILD))
+    said = run(answered, capsys, old, new, "--format", "json")
+    rows = pl.DataFrame(json.loads(said.out))
+    assert said.err.splitlines()[-1] == "seed: 3 -> 9"
+    assert rows.equals(pl.read_csv(io.StringIO(run(answered, capsys, old, new, "-f", "csv").out)))
+    assert rows["kept"].sum() + rows["added"].sum() == 22
+    assert rows["to_generate"].sum() > 0
+
+
+def test_a_changed_recipe_keeps_prompts_and_makes_answers_again(answered: Any, capsys: Any) -> None:
+    new = str(answered.write("recipe.yaml", generation={"max_tokens": 32}, **BUILD))
+    said = run(answered, capsys, str(answered.root / "old.yaml"), new)
+    assert table(said.out)["all"][:5] == ["22", "0", "0", "0", "22"]
+    assert "recipe of coding, general: max_tokens: 64 -> 32" in said.out
+    assert "~" in said.out
+
+
+def test_a_build_whose_source_is_gone_is_named_by_its_id(answered: Any, capsys: Any) -> None:
+    (folder,) = answered.workspace.root.glob("builds/*")
+    by_id = run(answered, capsys, folder.name[:7], str(answered.root / "old.yaml"))
+    assert table(by_id.out)["all"][:5] == ["22", "0", "0", answered.accepted, "0"]
+    assert "nothing to generate" in by_id.out
+    sources = [{"name": "code", "path": answered.prompts("code", 40), "category": "coding", "license": "mit"}]
+    mix = {"total": 10, "shares": {"coding": 1}, "holdout": 0.1}
+    new = str(answered.write("less.yaml", mix=mix, sources=sources, **BUILD))
+    (answered.root / "talk.jsonl").rename(answered.root / "gone.jsonl")
+    try:
+        gone = run_app(["diff", str(answered.root / "old.yaml"), new, "-w", str(answered.workspace.root)])
+        assert (gone, "talk.jsonl" in capsys.readouterr().err) == (2, True)
+        said = run(answered, capsys, folder.name[:7], new)
+    finally:
+        (answered.root / "gone.jsonl").rename(answered.root / "talk.jsonl")
+    assert table(said.out)["all"][:3] == ["11", "0", "11"]
+    assert "source talk is removed" in said.out
+
+
+@pytest.mark.parametrize("name", ["0123456789ab", "nothing.yaml", "abc"])
+def test_what_is_no_build_and_no_manifest_is_one_line(answered: Any, name: str, capsys: Any) -> None:
+    code = run_app(["diff", name, str(answered.root / "old.yaml"), "-w", str(answered.workspace.root)])
+    said = capsys.readouterr().err
+    assert (code, said.count("\n")) == (2, 1)
+    assert name in said
+
+
+def test_light_rows_are_the_selected_rows(world: Any) -> None:
+    mix = {"total": 100, "shares": {"coding": 1, "general": 1}, "shortage": "repeat", "holdout": 0.1}
+    plan = world.plan(world.manifest(mix=mix))
+    light = light_rows(world.workspace, plan.candidates_id, taken_by_plan(world.workspace, plan))
+    whole = selected_rows(world.workspace, plan).select(light.columns)
+    assert light.sort(ROW).equals(whole.sort(ROW))
+    assert light["replica"].max() > 0
+
+
+def test_later_rounds_are_taken_too(world: Any) -> None:
+    plan = world.plan(world.manifest())
+    with open_ledger(world.workspace, "test") as writer:
+        commit_build(plan, world.workspace, writer)
+    folder = world.workspace.build(plan.build_id)
+    first = pl.read_parquet(folder / "rounds" / "0.parquet")
+    assert taken_by_files(folder).sort(LABELS).equals(taken_by_plan(world.workspace, plan).sort(LABELS))
+    later = first.filter(~pl.col("holdout"), pl.col("category") == "coding")
+    later.with_columns(pl.col("prefix") + 2, round=pl.lit(1, pl.Int32)).write_parquet(folder / "rounds" / "1.parquet")
+    taken = taken_by_plan(world.workspace, plan)
+    assert taken["prefix"].sum() == first["prefix"].sum() + 2
+    assert light_rows(world.workspace, plan.candidates_id, taken).height == first["prefix"].sum() + 2
+
+
+def test_rounds_that_are_damaged_are_one_line(world: Any) -> None:
+    folder = world.workspace.build("b" * 24)
+    (folder / "rounds").mkdir(parents=True)
+    with pytest.raises(UserError, match="`draftmill build` writes it again"):
+        taken_by_files(folder)
+    (folder / "rounds" / "0.parquet").write_bytes(b"no parquet")
+    with pytest.raises(UserError, match="cannot be read"):
+        taken_by_files(folder)
+
+
+def test_an_empty_workspace_knows_nothing_and_stays_without_builds(world: Any, capsys: Any) -> None:
+    world.tiny_model()
+    old = world.write("old.yaml", **BUILD)
+    said = run(world, capsys, str(old), str(old))
+    assert table(said.out)["all"][:5] == ["22", "0", "0", "0", "22"]
+    assert f"at most {22 * 64:,} tokens: hours unknown" in said.out
+    assert {path.name for path in Path(world.workspace.root).iterdir()} == {"cache", "candidates", "pools"}
