@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("draftmill")
 
+NO_LICENSE = "unknown"  # as licenses.deny may name it
 MOST_DEEPENING = 64  # chunks are read before anybody knows how many of their rows are kept
 
 
@@ -112,16 +113,12 @@ def refuse_licenses(manifest: Manifest, resolved: list[ResolvedSource]) -> None:
     """
     for source in resolved:
         for pattern in manifest.licenses.deny:
-            if source.license is not None and fnmatchcase(source.license.lower(), pattern.lower()):
+            stated = source.license or NO_LICENSE
+            if fnmatchcase(stated.lower(), pattern.lower()):
                 raise UserError(
-                    f"{manifest.name}: source {source.source.name} is under {source.license}, which licenses.deny "
-                    f"({pattern}) excludes. Remove the source, or the pattern."
+                    f"{manifest.name}: source {source.source.name} is under {stated}, which licenses.deny ({pattern}) "
+                    "excludes. Remove the source or the pattern, or set its license: if you know better."
                 )
-        if manifest.licenses.deny and source.license is None:
-            raise UserError(
-                f"{manifest.name}: source {source.source.name} states no licence, and licenses.deny needs one. "
-                "Set its license: in the manifest."
-            )
 
 
 def commit_build(plan: BuildPlan, workspace: Workspace, ledger: LedgerWriter) -> bool:
@@ -265,7 +262,9 @@ def _decide(
 ) -> BuildPlan:
     available = _available(manifest, candidates)
     weights = {pool.source.name: pool.weight() for pool in pools}
-    if quotas.short or not any(quotas.rows.values()):
+    wanted = selection.plan_quotas(manifest.mix.prompts, manifest.mix.prompt_weights(), available).rows
+    vanished = quotas.rescaled and any(wanted[name] and not rows for name, rows in quotas.rows.items())
+    if quotas.short or vanished or not any(quotas.rows.values()):
         raise UserError(f"{shortage_table(manifest, available)}\n{_losses(workspace, candidates, pools)}")
     prefixes: dict[GroupKey, int] = {}
     notes = []
@@ -284,11 +283,11 @@ def _decide(
     build = identity.build_id(candidates.candidates_id, manifest, weights)
     return BuildPlan(
         build, candidates.candidates_id, manifest, manifest.mix.normalised(), quotas, prefixes, candidates.counts,
-        available, weights, tuple(pools), {}, (), (*_notes(manifest, quotas), *notes),
+        available, weights, tuple(pools), {}, (), (*_notes(manifest, quotas, pools), *notes),
     )  # fmt: skip
 
 
-def _notes(manifest: Manifest, quotas: selection.Quotas) -> list[str]:
+def _notes(manifest: Manifest, quotas: selection.Quotas, pools: list[Pool]) -> list[str]:
     whole = sum(manifest.mix.shares.values())
     notes = []
     if abs(whole - 1) > 1e-9 and abs(whole - 100) > 1e-9:
@@ -297,6 +296,9 @@ def _notes(manifest: Manifest, quotas: selection.Quotas) -> list[str]:
     if manifest.mix.unit == "response_tokens":
         tokens, prompts = manifest.mix.total, manifest.mix.prompts
         notes.append(f"{tokens:,} response tokens are {prompts:,} prompts at the declared means")
+    unstated = [pool.source.name for pool in pools if pool.license is None]
+    if manifest.licenses.deny and unstated:
+        notes.append(f"no licence is stated for {', '.join(unstated)}; licenses: {{deny: [unknown]}} would stop here")
     if quotas.rescaled:
         notes.append(f"total rescaled from {quotas.total:,} to {sum(quotas.rows.values()):,} prompts")
     return notes
@@ -307,16 +309,17 @@ def shortage_table(manifest: Manifest, available: dict[str, int]) -> str:
     mix = manifest.mix
     weights = mix.prompt_weights()
     wanted = selection.plan_quotas(mix.prompts, weights, available)
-    fits = sum(selection.plan_quotas(mix.prompts, weights, available, rescale=True).rows.values())
+    rescaled = selection.plan_quotas(mix.prompts, weights, available, rescale=True).rows
     lines = [f"{manifest.name}: too few prompts; nothing was built."]
     lines.append(f"  {'category':<14}{'wanted':>10}{'available':>11}{'missing':>9}")
     lines += [
         f"  {name:<14}{wanted.rows[name]:>10,}{available.get(name, 0):>11,}{missing:>9,}"
         for name, missing in sorted(wanted.short.items())
     ]
-    if not fits:
+    if not all(rescaled.values()):
         lines.append("  Not even one prompt fits these shares: drop the share, or add a source.")
         return "\n".join(lines)
+    fits = sum(rescaled.values())
     lines.append("  shortage: fail     builds nothing (lower the share, or add a source)")
     lines.append(f"  shortage: rescale  builds {fits:,} of {wanted.total:,} prompts with these shares")
     empty = [name for name in wanted.short if not available.get(name)]

@@ -238,7 +238,7 @@ class Licenses(Section):
     """Which licences a build may use."""
 
     deny: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Patterns (`*`, `?`), without regard to case: a source under such a licence stops the build."""
+    """Patterns (`*`, `?`), without regard to case: a source under such a licence stops the build. `unknown` is a source that states none."""
 
 
 class Target(Section):

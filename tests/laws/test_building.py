@@ -37,6 +37,7 @@ row = st.one_of(
     st.sampled_from([{"prompt": ""}, {"prompt": 3}, {"prompt": "\ud800"}, {"prompt": "unlabelled"}]),
     st.just({"prompt": "far too long " * 9, "kind": "py"}),
 )
+EVALS = [{"q": "is it question 7?"}, {"q": "sum 11"}]
 tables = st.lists(st.lists(row, min_size=1, max_size=25), min_size=1, max_size=3)
 
 
@@ -52,6 +53,8 @@ def mixed(world: World, drawn: list[list[dict[str, Any]]], **changes: Any) -> di
         "sources": sources,
         "mix": {"total": 6, "shares": {"coding": 2, "math": 1}, "shortage": "rescale", "holdout": 0.2},
         "filters": {"prompt_chars": [1, 60]},
+        "dedup": {"near": 0.9},
+        "decontaminate": {"ngram": 2, "against": [{"path": world.jsonl("evals.jsonl", EVALS), "field": "q"}]},
         **changes,
     }
 
@@ -107,6 +110,31 @@ def test_what_is_read_is_kept_or_dropped_with_a_reason(
     assert set(kept["prompt_id"]) <= set(everything["prompt_id"].drop_nulls())
     assert drops.filter(pl.col("reason") == "duplicate")["winner_prompt_id"].null_count() == 0
     assert set(drops["winner_prompt_id"].drop_nulls()) <= set(kept["prompt_id"])
+
+
+@FEW
+@given(tables)
+def test_every_prompt_of_a_build_has_a_source_row_and_none_is_there_twice(
+    make_world: Callable[[], World], drawn: list[list[dict[str, Any]]]
+) -> None:
+    world = make_world()
+    plan = planned(world, mixed(world, drawn))
+    if plan is None:
+        return
+    with open_ledger(world.workspace, "build") as ledger:
+        commit_build(plan, world.workspace, ledger)
+        twice = "SELECT prompt_id FROM selections GROUP BY prompt_id, replica HAVING count(*) > 1"
+        assert ledger.rows(twice) == []
+        without_row = (
+            "SELECT s.prompt_id FROM selections s "
+            "LEFT JOIN prompt_sources p ON p.prompt_id = s.prompt_id AND p.kept "
+            "LEFT JOIN source_rows r ON r.pool_id = p.pool_id AND r.file = p.file AND r.row_index = p.row_index "
+            "AND r.prompt_id = s.prompt_id WHERE r.prompt_id IS NULL"
+        )
+        assert ledger.rows(without_row) == []
+        for source in (f"s{number}" for number in range(len(drawn))):
+            reasons = dict(ledger.rows("SELECT reason, sum(rows) FROM funnel WHERE source = ? GROUP BY 1", source))
+            assert reasons.pop("read") == sum(reasons.values())
 
 
 @FEW

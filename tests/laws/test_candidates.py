@@ -346,7 +346,7 @@ def test_token_shares_are_prompts_through_the_declared_means(world: World) -> No
         world.manifest(mix=mix | {"mean_response_tokens": {"coding": 300}})
 
 
-def test_a_denied_or_unknown_licence_stops_a_build_before_anything_is_read(world: World) -> None:
+def test_a_denied_licence_stops_a_build_before_anything_is_read(world: World) -> None:
     sources = world.body()["sources"]
     sources[1]["license"] = "CC-BY-NC-4.0"
     with pytest.raises(
@@ -354,9 +354,11 @@ def test_a_denied_or_unknown_licence_stops_a_build_before_anything_is_read(world
     ):
         world.plan(world.manifest(sources=sources, licenses={"deny": ["*-nc-*"]}))
     del sources[1]["license"]
-    with pytest.raises(UserError, match=r"source talk states no licence, and licenses\.deny needs one"):
-        world.plan(world.manifest(sources=sources, licenses={"deny": ["*-nc-*"]}))
+    with pytest.raises(UserError, match=r"source talk is under unknown, which licenses\.deny \(unknown\) excludes"):
+        world.plan(world.manifest(sources=sources, licenses={"deny": ["unknown"]}))
     assert not (world.workspace.root / "pools").exists()
+    plan = world.plan(world.manifest(sources=sources, licenses={"deny": ["*-nc-*"]}))
+    assert any(note.startswith("no licence is stated for talk") for note in plan.notes)
 
 
 def test_licences_are_shown_in_the_composition(world: World) -> None:
