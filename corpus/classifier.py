@@ -2,7 +2,7 @@
 
 The user's first and last turn are judged, with those between where these two say nothing; the system turn counts
 as evidence of tools alone. The marks find structure (a code fence, an equation) and write it down as words that begin
-with "~"; RULES holds every rule: a pattern over words, the category that it speaks for, a weight, and why. The
+with "~"; category_rules holds every rule: a pattern over words, the category that it speaks for, a weight, and why. The
 highest sum wins, equal sums go by TIE_ORDER. docs/categories.md defines the categories.
 
 Deterministic and pure: no model, no files, no clock. The words are English, with the commonest Chinese ones among
@@ -15,18 +15,33 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
+from corpus.category_rules import (
+    BARRIER,
+    CASED_MARKS,
+    CHINESE_MARKS,
+    NUMBER_WORDS,
+    RULES,
+    TEXT_MARKS,
+    TOOL_MARKS,
+    TOOL_TEXT,
+    TOOL_TURNS,
+    TOOLS,
+    Both,
+    Mark,
+    Pair,
+    Rule,
+    Words,
+)  # fmt: skip
 from corpus.records import Message
 
 CLASSIFIER_VERSION = 1
 
 BASE = 2.0
 """What general has before any rule speaks: another category must have more to win."""
-DECISIVE = 100.0
-"""The weight of proof that tools are offered: no sum of other rules reaches it."""
 LAST_TURN = 0.5
 """The last user turn's weight beside the first one's: follow-ups are about what was asked first."""
 TIE_ORDER = ("general", "agent", "code-other", "coding", "math")
@@ -39,356 +54,6 @@ HEAD, TAIL = 1600, 500
 SHORT, DIGITS = 300, 0.2
 """A turn of at most SHORT characters of which DIGITS are digits, in two or more numbers, is largely numbers."""
 
-
-class Words(NamedTuple):
-    """Any of these words occurs."""
-
-    any_of: str
-
-
-class Both(NamedTuple):
-    """A word of each occurs, anywhere."""
-
-    one: str
-    other: str
-
-
-class Pair(NamedTuple):
-    """A word of `first`, and after it within SPAN words, none of BARRIER between, a word of `then`."""
-
-    first: str
-    then: str
-
-
-class Mark(NamedTuple):
-    """A structure, written down as `word`: `pattern`, searched where a text has one of `words` or holds one `inside`.
-
-    Without a pattern these alone decide. The text is lower case, but for CASED_MARKS.
-    """
-
-    word: str
-    words: str = ""
-    inside: tuple[str, ...] = ()
-    pattern: str = ""
-
-
-class Rule(NamedTuple):
-    """One row of the table."""
-
-    pattern: Words | Both | Pair
-    category: str
-    weight: float
-    why: str
-
-
-LANGUAGES = (
-    "python python3 java javascript typescript c++ cpp c# csharp golang kotlin haskell scala php perl matlab fortran "
-    "cobol solidity django flask fastapi pandas numpy pytorch tensorflow keras sklearn scikit-learn vue svelte nextjs "
-    "nodejs pygame tkinter opencv pytest junit jquery cuda verilog vhdl elixir erlang clojure ocaml prolog vba "
-)
-TAGS = (
-    "~code~python ~code~py ~code~java ~code~javascript ~code~js ~code~jsx ~code~typescript ~code~ts ~code~tsx "
-    "~code~cpp ~code~c++ ~code~c ~code~rust ~code~go ~code~kotlin ~code~swift ~code~csharp ~code~php ~code~ruby"
-)
-PROGRAMS = (
-    "function functions program programs class method algorithm algorithms code script library module package app "
-    "application game bot api endpoint endpoints backend frontend decorator compiler parser interpreter server "
-    "client cli simulation simulator crawler scraper webapp plugin subroutine implementation contract component gui"
-)
-QUERIES = "sql mysql postgresql postgres sqlite nosql mongodb graphql sparql"
-SHELLS = "bash powershell zsh awk sed grep cmd one-liner crontab linux unix git chmod chown ssh"
-CONFIGS = (
-    "dockerfile docker docker-compose kubernetes k8s helm terraform ansible nginx apache jenkins jenkinsfile makefile "
-    "cmake cloudformation github gitlab systemd webpack eslint"
-)
-MARKUP = "html css scss xml json csv tsv latex markdown regex regexp svg yaml yml toml xpath"
-BLOCKS = "~code~sql ~code~bash ~code~sh ~code~yaml ~code~json ~code~html ~code~css ~code~xml ~code~dockerfile"
-CONCEPTS = (
-    "hashmap hashtable hash recursion closure closures pointers mutex semaphore deadlock threads multithreading "
-    "concurrency polymorphism encapsulation oop object-oriented api apis restful compiler middleware microservices "
-    "microservice async decorator heap queue orm mvc tuple array arrays database databases programming interface tcp"
-)
-MAKE = "write implement create build develop make program generate design give provide complete need want show produce"
-CHANGE = (
-    "fix debug correct refactor optimize optimise port rewrite convert translate modify update improve add extend "
-    "parallelize vectorize simplify migrate change adapt transpile test speed"
-)
-EXPLAIN = (
-    "explain describe understand difference differences what why compare review analyze analyse explanation does mean "
-    "means clarify document comment summarize concept"
-)
-SOLVE = "calculate compute evaluate find determine what sum express simplify solve"
-CREATIVE = (
-    "poem poems story stories essay song haiku letter email article blog speech joke jokes novel lyrics screenplay "
-    "limerick paragraph dialogue sketch caption slogan tweet plot recipe itinerary biography memo"
-)
-BARRIER = frozenset(f"about on whose that which regarding discussing {CREATIVE}".encode().split())
-NUMBER_WORDS = frozenset(b"two three four five six seven eight nine ten twelve twenty dozen half twice double".split())
-
-_QUANTITY = (
-    r"(?:total|average|final|prices?|costs?|sum|speed|percent\w*|profit|area|volume|perimeter|width|length|ages?|"
-    r"values?|number|amount|interest|remainder|distance|angles?|radius|worth|left|fraction|ratio|measure)\b"
-)
-CASED_MARKS = (
-    Mark("~language", "go c r", (), r"\b(?:in|using|to) (?:Go|C|R)\b(?![\w\[()^+#*=-]| m[ai])"),
-    Mark("~language", "go c r", (), r"\b(?:Go|C|R) (?:program|function|code|script|struct|API)s?\b"),
-    Mark(
-        "~language",
-        "react rust swift ruby dart angular unity spring",
-        (),
-        r"\b(?:in|using|an?|to|my|simple) (?:Rust|Swift|Ruby|Dart|Angular|React|Unity|Spring)\b"
-        r"|(?:Rust|Swift|Ruby|Dart|Angular|React|Unity) (?:program|function|code|script|component|app|class|struct|"
-        r"hook|service|API)",
-    ),
-    Mark(
-        "~code",
-        "#include import function public func fn const let var return print",
-        (":\n", ");", ";\n", "{\n"),
-        r"(?m)^[ \t]*(?:def \w+\(|class \w+[^.?!\n]*[:{][ \t]*$|import [\w.]+[ \t]*(?:;|$|as )|from [\w.]+ import "
-        r"|#include\b|(?:async )?function \w*\(|public (?:static|class|void|int)|func \w+\(|(?:pub )?fn \w+"
-        r"|(?:const|let|var) \w+ = |return\b.*$|for .+ in .+:[ \t]*$|for ?\(.+[{;)][ \t]*$"
-        r"|[\w.]+ ?[+:]?= ?[\w.]+\(.*\)|print\(|.*[;{][ \t]*$)",
-    ),
-    Mark("~code", "", ("```",), r"```[ \t]*[a-zA-Z]"),
-    Mark("~stub", "def", (), r"""(?s)def \w+\(.*(?:["]{3}|[']{3})\s*(?:pass|\.\.\.)?\s*\Z"""),
-    Mark("~stub", "todo", (), r"TODO"),
-    Mark("~error", "error traceback", ("Error", "Exception"), r"(?:Error|Exception)\b|Traceback|error:"),
-    Mark("~examples", "", (">>>",)),
-    Mark(
-        "~latex",
-        "",
-        ("\\",),
-        r"\\(?:[(\[]|(?:d?frac|sqrt|int|sum|lim|cdot|times|leq?|geq?|in|mathbb|begin|boxed|pi|alpha|theta|angle|infty)\b)",
-    ),
-    Mark("~latex", "", ("$",), r"\$(?:[a-zA-Z]\$|[^$\s][^$\n]{0,80}[\\^=+_<>/*][^$\n]{0,80}[^$\s]\$(?!\d))"),
-)
-TEXT_MARKS = (
-    Mark("~sql", "select", (), r"select [\s\S]{1,200}\bfrom\b"),
-    Mark("~sql", "insert create", (), r"insert into |create table "),
-    Mark(
-        "~table",
-        "table tables column columns database",
-        (),
-        r"[\"'`]\w+[\"'`] (?:database )?(?:table|column|database)"
-        r"|(?:table|columns?|database)(?: (?:is|named|called|names|in the database))*:? [\"'`]\w",
-    ),
-    Mark("~tags", "", ("</",), r"</[a-z]\w*>"),
-    Mark("~arithmetic", "", ("*", "×", "÷", "^"), r"\d\s*[*×÷^]\s*[-(]?\s*\d"),
-    Mark("~arithmetic", "", ("+", "-", "/", "="), r"\d(?:\s*\)*\s+[-+/]\s+[-(]*\s*\d|[+/*=]\(?\d+\)?[+*=/-])"),
-    Mark("~sum", "", ("+", "*", "×", "÷"), r"\d[a-z]?[\s)]*[+*×÷]\s*[-(]*\s*\d"),
-    Mark("~sum", "", ("=",), r"\d\)?\s*[-/]\s*\(?-?\d[\d.]*\)?\s*=\s*(?:\?|$)"),
-    Mark("~equation", "", ("^", "**"), r"(?:\^|\*\*)\s?[({]?-?\d"),
-    Mark("~equation", "", ("(x)", ") ="), r"[a-z]\((?:[a-z]\) ?=|x\))"),
-    Mark("~equation", "", ("*",), r"\d\*[a-z]\b"),
-    Mark("~equation", "", ("=", "<", "≤"), r"\d\*?[a-z]\s?[-+=<≤]"),
-    Mark("~equation", "", ("=",), r"[-+*]\s?\d*[a-z]?\s?=\s?-?\d|= ?-?\d+ ?,"),
-    Mark("~asked", "how", (), r"\bhow (?:many|much|long|far|old|fast|tall|heavy)\b"),
-    Mark(
-        "~asked",
-        "what",
-        (),
-        r"what(?:'s| is| was| are| will| would| percent| fraction)\b[^.?!\n]{0,60}?\b" + _QUANTITY,
-    ),
-    Mark(
-        "~asked",
-        "find calculate determine",
-        (),
-        r"(?:find|calculate|determine) (?:the|its|his|her|their) (?:\w+ ){0,3}?" + _QUANTITY,
-    ),
-    Mark("~asked", "", ("% of",), r"\d ?% of \$?\d"),
-    Mark("~asked", "weekday", ("day of the week", "count the ")),
-    Mark("~io", "input", (), r"example ?\d*:?\s*input|input:[\s\S]{0,400}output:|input format|sample input"),
-    Mark("~reading", "output print", (), r"what (?:is|will|would|does)\b[^.?!\n]{0,50}\b(?:output|print)"),
-    Mark("~reading", "output", (), r"output of (?:this|the following)"),
-    Mark(
-        "~reference",
-        "code function functions program script snippet method",
-        (),
-        r"\b(?:this|following|these|my|below|above) (?:\w+ ){0,2}(?:code|functions?|program|script|snippet|method)\b",
-    ),
-)
-CHINESE_MARKS = (
-    Mark(
-        "~zh_program",
-        "",
-        ("程序", "函数", "代码", "算法", "脚本", "编程", "接口", "模式", "排序", "类"),
-        r"(?:写|实现|编|设计|开发|完成|修改|优化|修复)[^。？\n]{0,24}(?:程序|函数|代码|算法|脚本|类|模式|接口|排序)",
-    ),
-    Mark(
-        "~zh_explain",
-        "",
-        ("代码", "程序", "函数"),
-        r"(?:解释|分析|说明|理解|审查)[^。？\n]{0,16}(?:代码|程序|函数)|(?:代码|程序)[^。？\n]{0,8}(?:作用|含义|意思|输出|结果)",
-    ),
-    Mark(
-        "~zh_program",
-        "",
-        ("用",),
-        r"(?i)用 ?(?:c\+\+|python|java|javascript|golang|go|rust|c#|php|c语言)[^。？\n]{0,12}(?:写|实现|编|做|画|完成)",
-    ),
-    Mark("~zh_other", "", ("查询语句", "数据库", "正则", "配置文件", "命令行")),
-    Mark(
-        "~zh_math",
-        "",
-        ("求", "计算", "证明", "方程", "概率", "面积", "三角形", "多少", "几", "积分", "导数", "最小值", "最大值"),
-        r"计算[^。]{0,6}\d|求(?:出|解|[^。]{0,16}(?:值|面积|和|积|解|概率|长|角))|证明[：:，]|解方程|方程|概率|三角形|积分|导数"
-        r"|\d[^？]*(?:多少|几)|(?:最小|最大)值",
-    ),
-    Mark("~zh_general", "", ("翻译", "作文", "总结", "故事", "诗", "文章", "写一篇")),
-)
-TOOL_MARKS = (
-    Mark(
-        "~offer",
-        "tool tools function functions api apis",
-        (),
-        r"(?:access to|provided with|can invoke|can call|may call)\b.{0,60}\b(?:tools?|functions?|apis?)\b"
-        r"|(?:tools?|functions?|apis?)\b.{0,40}\bcan (?:invoke|call|use)\b"
-        r"|(?:set|list) of (?:possible |available )?(?:functions|tools)\b",
-    ),
-    Mark("~offer", "tools tooling", (), r"(?m)^#+ (?:available )?tool(?:s|ing)\b|tools:\s"),
-    Mark(
-        "~calls", "calling calls", ("<tool", "<function_calls>"), r"<tools?>|<tool_|<function_c|function call(?:s|ing)"
-    ),
-    Mark("~react", "action", (), r"(?m)^action input:|thought:[\s\S]{0,1000}\naction:"),
-    Mark("~framework", "openclaw crewai autogpt"),
-    Mark("~framework", "langchain", (), r"langchain agent"),
-    Mark("~machine", "interact", (), r"interact .{0,30}with (?:a|the) (?:computer|shell|terminal|browser|environment)"),
-)
-
-RULES = (
-    # asks for a program
-    Rule(Pair(MAKE, f"{PROGRAMS} {LANGUAGES} extension"), "coding", 4, "asks for a program"),
-    Rule(
-        Pair("write implement code", "function program class algorithm method decorator"),
-        "coding", 2, "names the program",
-    ),
-    Rule(Words(f"{LANGUAGES} {TAGS}"), "coding", 2, "names a programming language or library"),
-    Rule(Pair("in using with to into", LANGUAGES), "coding", 5, "wants it in that language"),
-    Rule(Words("~language"), "coding", 5, "wants it in that language"),
-    Rule(
-        Both("solve calculate compute prove ~equation ~arithmetic ~latex", f"{LANGUAGES} ~language"),
-        "coding", 3, "wants mathematics programmed",
-    ),
-    Rule(Words("refactor leetcode codeforces quicksort mergesort codebase npm"), "coding", 2.5, "a programmer's word"),
-    Rule(Words("subarray substring palindrome fibonacci"), "coding", 1.5, "a word of exercises"),
-    Rule(
-        Words("array arrays string nums integers list return returns binary tree sorted"),
-        "coding", 0.5, "a word of exercises",
-    ),
-    Rule(Both("return print output", "array integers nums"), "coding", 2.5, "states an exercise"),
-    Rule(Words("~io"), "coding", 1.5, "examples of input and output"),
-    Rule(Both("unit integration", "tests test"), "coding", 2, "asks for tests"),
-    Rule(Both(CHANGE, "~code ~reference ~error"), "coding", 3, "wants code changed"),
-    Rule(Pair(CHANGE, f"function method loop class {LANGUAGES}"), "coding", 2, "wants code changed"),
-    Rule(Words("~code"), "coding", 2, "holds program code"),
-    Rule(Words("~stub ~examples"), "coding", 12, "a function to be completed"),
-    Rule(Words("~error"), "coding", 2, "an error of a program"),
-    Rule(Words("~zh_program"), "coding", 4, "asks for a program, in Chinese"),
-    # asks about code, or for what is no general-purpose program
-    Rule(Words(QUERIES), "code-other", 3, "is about a database query"),
-    Rule(Both("excel spreadsheet sheets", "formula formulas cell cells macro"), "code-other", 4, "asks for a formula"),
-    Rule(
-        Pair(f"{MAKE} {CHANGE} turn format parse transform", f"{QUERIES} {SHELLS} {CONFIGS} {MARKUP} query"),
-        "code-other", 3, "asks for a query, command, configuration or format",
-    ),
-    Rule(Words("~sql"), "code-other", 4, "holds SQL"),
-    Rule(Words("~table"), "code-other", 4, "speaks of named tables or columns"),
-    Rule(Both("schema table column columns", "database"), "code-other", 3, "is about a database"),
-    Rule(Words(SHELLS), "code-other", 3, "is about a shell or version control"),
-    Rule(Words(CONFIGS), "code-other", 2.5, "is about configuration"),
-    Rule(Words(MARKUP), "code-other", 1.5, "is about a format or markup"),
-    Rule(Pair(EXPLAIN, f"{QUERIES} {SHELLS} {CONFIGS} {MARKUP} query command"), "code-other", 2.5, "asks about one"),
-    Rule(Pair("how", MARKUP), "code-other", 2, "asks how to do it in a format"),
-    Rule(Words(BLOCKS), "code-other", 3, "a block of a format, query or command"),
-    Rule(Words("~tags"), "code-other", 1, "holds markup"),
-    Rule(
-        Both("explain explanation describe difference differences meaning", f"{LANGUAGES} {CONCEPTS}"),
-        "code-other", 7, "asks about a concept of programming",
-    ),
-    Rule(Pair("does understand", f"{LANGUAGES} {CONCEPTS}"), "code-other", 7, "asks about a concept of programming"),
-    Rule(Pair("what why compare", CONCEPTS), "code-other", 3.5, "asks about a concept of programming"),
-    Rule(
-        Words("recursion hashmap mutex polymorphism oop object-oriented"),
-        "code-other", 1, "a concept of programming",
-    ),
-    Rule(Both(EXPLAIN, "~code ~reference"), "code-other", 6, "wants code explained or reviewed"),
-    Rule(Both("predict trace", "~code code"), "code-other", 15, "wants code read, not written"),
-    Rule(Both("~reading", "~code code program script function"), "code-other", 6, "wants code read, not written"),
-    Rule(Both("complexity", "algorithm time code ~code"), "code-other", 3, "asks about an algorithm"),
-    Rule(Words("~zh_explain"), "code-other", 7, "wants code explained, in Chinese"),
-    Rule(Words("~zh_other"), "code-other", 5, "is about a query, pattern or format, in Chinese"),
-    # asks for an answer that is worked out
-    Rule(Words("solve prove proof simplify"), "math", 2, "asks to solve or prove"),
-    Rule(Words("calculate compute"), "math", 1.5, "asks to calculate"),
-    Rule(Both(SOLVE, "~arithmetic ~equation ~latex"), "math", 1.5, "asks about an expression"),
-    Rule(Words("~latex"), "math", 2.5, "holds LaTeX mathematics"),
-    Rule(Words("~arithmetic"), "math", 2, "holds arithmetic"),
-    Rule(Words("~sum"), "math", 1, "holds a sum or product"),
-    Rule(Words("~equation"), "math", 2, "holds an equation"),
-    Rule(Words("polynomial quadratic logarithm algebra fraction"), "math", 2.5, "algebra"),
-    Rule(Words("derivative integral integrate calculus differentiable"), "math", 2.5, "calculus"),
-    Rule(Words("eigenvalues eigenvalue determinant"), "math", 2.5, "matrices"),
-    Rule(
-        Words(
-            "triangle perimeter circumference hypotenuse polygon trapezoid hexagon octagon "
-            "parallelogram slope diagonals"
-        ),
-        "math", 2.5, "geometry",
-    ),
-    Rule(Words("probability prob permutations dice coin coins"), "math", 2.5, "probability and counting"),
-    Rule(
-        Words("divisor divisible remainder gcd lcm modulo factorization factorial irrational"),
-        "math", 2.5, "number theory",
-    ),
-    Rule(
-        Words("theorem lemma isomorphic homomorphism abelian subspace bijection integral finite cyclic"),
-        "math", 1, "a word of proofs",
-    ),
-    Rule(
-        Words(
-            "equation equations inequality roots decimal digits integers matrix vector limit sum product prime primes "
-            "consecutive divide divided radius angle area"
-        ),
-        "math", 1, "a word of mathematics",
-    ),
-    Rule(Both("prime", "number numbers factors factor"), "math", 2, "number theory"),
-    Rule(Pair("is", "prime composite"), "math", 1.5, "number theory"),
-    Rule(Pair("common", "denominator multiple divisor factor factors"), "math", 2.5, "number theory"),
-    Rule(Both("round", "nearest decimal places dp dps"), "math", 2.5, "rounds a number"),
-    Rule(
-        Both("collect expand factor rearrange express rewrite", "~equation ~arithmetic"),
-        "math", 2, "rearranges an expression",
-    ),
-    Rule(Both("replacement", "picked drawn balls letters cards"), "math", 2.5, "probability and counting"),
-    Rule(Both("ways", "arrange choose many select"), "math", 2.5, "counts arrangements"),
-    Rule(Both("sum product average", "integers numbers digits squares"), "math", 2, "a sum or product of numbers"),
-    Rule(Pair("convert", "decimal fraction binary percentage hexadecimal"), "math", 2, "converts a number"),
-    Rule(Both("~asked", "~numbers"), "math", 2.5, "numbers, and a quantity asked for"),
-    Rule(Words("~digits"), "math", 2.5, "is largely numbers"),
-    Rule(Words("~zh_math"), "math", 4, "asks to calculate or prove, in Chinese"),
-    # is plainly something else
-    Rule(Pair("write compose draft create tell make generate give", CREATIVE), "general", 4, "asks for a text"),
-    Rule(
-        Both("program script class course app",
-             "training workout fitness marathon comedy sketch movie film scene podcast yoga"),
-        "general", 2, "a programme or script of another kind",
-    ),
-    Rule(Words("summarize summarise paraphrase proofread roleplay persona"), "general", 2, "works on a text"),
-    Rule(
-        Pair("translate", "sentence text following english french spanish german chinese japanese italian"),
-        "general", 2, "asks for a translation",
-    ),
-    Rule(Words("~zh_general"), "general", 3, "asks for a text, in Chinese"),
-    # speaks of tools (what proves them is DECISIVE, and no row here)
-    Rule(Words("~offer"), "agent", 6, "says that tools may be called"),
-    Rule(Words("~calls"), "agent", 5, "holds tags of tool calls"),
-    Rule(Words("~react"), "agent", 4, "is a ReAct trace"),
-    Rule(Words("~machine"), "agent", 4, "is to operate a machine"),
-)  # fmt: skip
-
-_TOOLS = Rule(Words("~tools"), "agent", DECISIVE, "tools are offered")
-_TOOL_TURNS = Rule(Words("~tools"), "agent", DECISIVE, "holds calls of tools or their results")
-_TOOL_TEXT = Rule(Words("~tools"), "agent", DECISIVE, "its system turn or an earlier answer speaks of tools to call")
 
 _FENCE = re.compile(r"(?s)```[ \t]*([\w+#-]*).*?(?:```|\Z)")
 _NUMBER = re.compile(r"\d+")
@@ -468,19 +133,19 @@ def classify_rows(messages_json: Sequence[str], tools_json: Sequence[str | None]
 def _judge(messages: Sequence[Message], tools: Sequence[Any] | None) -> list[tuple[Rule, float]]:
     """Every rule that speaks, with the factor of the turn it was found in."""
     if tools:
-        return [(_TOOLS, 1.0)]
+        return [(TOOLS, 1.0)]
     users: list[str] = []
     for message in messages:
         text = message.get("content") or ""
         if message["role"] == "user":
             users.append(text)
         elif message["role"] == "tool" or message.get("tool_calls"):
-            return [(_TOOL_TURNS, 1.0)]
+            return [(TOOL_TURNS, 1.0)]
         elif text:
             lower = _ends(text).lower()
             # an answer may speak about functions; calls are what proves a tool there
             if _marks(lower, set(_words(lower)), _TOOL if message["role"] == "system" else _CALLS):
-                return [(_TOOL_TEXT, 1.0)]
+                return [(TOOL_TEXT, 1.0)]
     found = [(rule, 1.0) for rule in _rules_of(users[0])] if users else []
     if len(users) > 1:
         found += [(rule, LAST_TURN) for rule in _rules_of(users[-1])]

@@ -16,20 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corpus.canonical import canonical_json, digest
-from corpus.classifier import (
-    BASE,
-    CASED_MARKS,
-    CHINESE_MARKS,
-    CLASSIFIER_VERSION,
-    DECISIVE,
-    RULES,
-    TEXT_MARKS,
-    TIE_ORDER,
-    TOOL_MARKS,
-    classify,
-    classify_rows,
-    explain,
-)
+from corpus.category_rules import CASED_MARKS, CHINESE_MARKS, DECISIVE, RULES, TEXT_MARKS, TOOL_MARKS
+from corpus.classifier import BASE, CLASSIFIER_VERSION, TIE_ORDER, classify, classify_rows, explain
 from corpus.formats import parse_row
 from corpus.manifest import CATEGORIES
 from corpus.records import decode_prompt, encode_messages
