@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -26,7 +25,8 @@ from corpus.evalsets import resolve_eval_sets
 from corpus.ledger import ingest
 from corpus.ledger.writer import LedgerWriter
 from corpus.manifest import Manifest
-from corpus.pools import Pool, PoolReader, load_chunks
+from corpus.mixing import available_prompts, losses, quota_notes, shortage_table, wanted_quotas
+from corpus.pools import Pool, PoolReader
 from corpus.sources import FileDigests, ResolvedSource, resolve_source
 from corpus.workspace import Workspace
 
@@ -94,7 +94,7 @@ def plan_build(manifest: Manifest, base: Path, workspace: Workspace, tokens: Tok
     while True:
         pools = [reader.read(depth[name]) for name, reader in readers.items()]
         candidates = ordered_candidates(manifest, workspace, pools, eval_sets, tokens, digests)
-        quotas = _quotas(manifest, candidates)
+        quotas = wanted_quotas(manifest, candidates)
         hungry = _deepen(manifest, candidates, pools)
         if not hungry:
             break
@@ -221,31 +221,12 @@ def refuse_unbuilt(manifest: Manifest) -> None:
         raise UserError(f"{manifest.name}: {key} is not built in this version. Remove the key to go on without it.")
 
 
-def _repeats(manifest: Manifest) -> int:
-    return manifest.mix.max_repeats if manifest.mix.shortage == "repeat" else 1
-
-
-def _available(manifest: Manifest, candidates: Candidates) -> dict[str, int]:
-    """Prompts of each category outside the holdout."""
-    available = dict.fromkeys(manifest.mix.shares, 0)
-    for (category, _, holdout), rows in candidates.counts.items():
-        available[category] += 0 if holdout else rows
-    return available
-
-
-def _quotas(manifest: Manifest, candidates: Candidates) -> selection.Quotas:
-    return selection.plan_quotas(
-        manifest.mix.prompts, manifest.mix.prompt_weights(), _available(manifest, candidates),
-        manifest.mix.shortage == "rescale", _repeats(manifest),
-    )  # fmt: skip
-
-
 def _deepen(manifest: Manifest, candidates: Candidates, pools: list[Pool]) -> dict[str, int]:
     """Sources that have more to give to a category that is short, and how deep to read them next.
 
     A prompt is repeated only where there are no more, so what is missing is judged without replicas.
     """
-    available = _available(manifest, candidates)
+    available = available_prompts(manifest, candidates)
     wanted = selection.plan_quotas(manifest.mix.prompts, manifest.mix.prompt_weights(), available)
     deeper = {}
     for pool in pools:
@@ -260,12 +241,12 @@ def _deepen(manifest: Manifest, candidates: Candidates, pools: list[Pool]) -> di
 def _decide(
     manifest: Manifest, workspace: Workspace, candidates: Candidates, quotas: selection.Quotas, pools: list[Pool]
 ) -> BuildPlan:
-    available = _available(manifest, candidates)
+    available = available_prompts(manifest, candidates)
     weights = {pool.source.name: pool.weight() for pool in pools}
-    wanted = selection.plan_quotas(manifest.mix.prompts, manifest.mix.prompt_weights(), available).rows
-    vanished = quotas.rescaled and any(wanted[name] and not rows for name, rows in quotas.rows.items())
+    full = selection.plan_quotas(manifest.mix.prompts, manifest.mix.prompt_weights(), available).rows
+    vanished = quotas.rescaled and any(full[name] and not rows for name, rows in quotas.rows.items())
     if quotas.short or vanished or not any(quotas.rows.values()):
-        raise UserError(f"{shortage_table(manifest, available)}\n{_losses(workspace, candidates, pools)}")
+        raise UserError(f"{shortage_table(manifest, available)}\n{losses(workspace, candidates, pools)}")
     prefixes: dict[GroupKey, int] = {}
     notes = []
     for category, rows in sorted(quotas.rows.items()):
@@ -283,67 +264,8 @@ def _decide(
     build = identity.build_id(candidates.candidates_id, manifest, weights)
     return BuildPlan(
         build, candidates.candidates_id, manifest, manifest.mix.normalised(), quotas, prefixes, candidates.counts,
-        available, weights, tuple(pools), {}, (), (*_notes(manifest, quotas, pools), *notes),
+        available, weights, tuple(pools), {}, (), (*quota_notes(manifest, quotas, pools), *notes),
     )  # fmt: skip
-
-
-def _notes(manifest: Manifest, quotas: selection.Quotas, pools: list[Pool]) -> list[str]:
-    whole = sum(manifest.mix.shares.values())
-    notes = []
-    if abs(whole - 1) > 1e-9 and abs(whole - 100) > 1e-9:
-        shares = ", ".join(f"{name} {share:.2%}" for name, share in manifest.mix.normalised().items())
-        notes.append(f"shares sum to {whole:g} and are normalised: {shares}")
-    if manifest.mix.unit == "response_tokens":
-        tokens, prompts = manifest.mix.total, manifest.mix.prompts
-        notes.append(f"{tokens:,} response tokens are {prompts:,} prompts at the declared means")
-    unstated = [pool.source.name for pool in pools if pool.license is None]
-    if manifest.licenses.deny and unstated:
-        notes.append(f"no licence is stated for {', '.join(unstated)}; licenses: {{deny: [unknown]}} would stop here")
-    if quotas.rescaled:
-        notes.append(f"total rescaled from {quotas.total:,} to {sum(quotas.rows.values()):,} prompts")
-    return notes
-
-
-def shortage_table(manifest: Manifest, available: dict[str, int]) -> str:
-    """What is missing by category, and what each policy would do."""
-    mix = manifest.mix
-    weights = mix.prompt_weights()
-    wanted = selection.plan_quotas(mix.prompts, weights, available)
-    rescaled = selection.plan_quotas(mix.prompts, weights, available, rescale=True).rows
-    lines = [f"{manifest.name}: too few prompts; nothing was built."]
-    lines.append(f"  {'category':<14}{'wanted':>10}{'available':>11}{'missing':>9}")
-    lines += [
-        f"  {name:<14}{wanted.rows[name]:>10,}{available.get(name, 0):>11,}{missing:>9,}"
-        for name, missing in sorted(wanted.short.items())
-    ]
-    if not all(rescaled.values()):
-        lines.append("  Not even one prompt fits these shares: drop the share, or add a source.")
-        return "\n".join(lines)
-    fits = sum(rescaled.values())
-    lines.append("  shortage: fail     builds nothing (lower the share, or add a source)")
-    lines.append(f"  shortage: rescale  builds {fits:,} of {wanted.total:,} prompts with these shares")
-    empty = [name for name in wanted.short if not available.get(name)]
-    times = {name: wanted.rows[name] / available[name] for name in wanted.short if available.get(name)}
-    if empty:
-        lines.append(f"  shortage: repeat   cannot help: {empty[0]} has no prompt at all")
-    else:
-        worst = max(times, key=lambda name: times[name])
-        lines.append(
-            f"  shortage: repeat   builds {wanted.total:,} with max_repeats: {math.ceil(times[worst])} "
-            f"({worst} asked {times[worst]:.1f} times; not where sampling is greedy)"
-        )
-    return "\n".join(lines)
-
-
-def _losses(workspace: Workspace, candidates: Candidates, pools: list[Pool]) -> str:
-    """What became of the rows that are no candidates: the first thing to look at when prompts run short."""
-    counts = Counter(candidates.dropped)
-    for pool in pools:
-        counts.update(load_chunks(workspace, pool, ["reason"])["reason"].drop_nulls().to_list())
-    read, left_out = sum(pool.rows for pool in pools), sum(c["left_out"] for pool in pools for c in pool.chunks)
-    reasons = [f"{count:,} {reason}" for reason, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
-    reasons += [f"{left_out:,} left out by where"] if left_out else []
-    return f"  Of {read + left_out:,} rows: {', '.join(reasons) or 'none was dropped'}."
 
 
 def _target_tokens(manifest: Manifest, category: str, rows: int) -> int | None:

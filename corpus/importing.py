@@ -101,7 +101,8 @@ def plan_import(options: ImportOptions, base: Path, workspace: Workspace) -> Imp
     if options.tokenizer is not None:
         from corpus.target import Renderer, resolve_target
 
-        found = resolve_target(Target(model=options.tokenizer, chat_template=options.chat_template), base, digests)
+        target_ = Target(model=options.tokenizer, chat_template=options.chat_template)
+        found = resolve_target(target_, base, digests, tokenizer_only=True)
         encoder = AnswerEncoder(Renderer(found))
         target |= {"tokenizer": found.tokenizer_hash, "template": found.template_hash}
     elif options.chat_template is not None:

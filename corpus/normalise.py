@@ -67,9 +67,11 @@ class Normaliser:
             label = None if self.label_column is None else row.get(self.label_column)
             out.upstream_label.append(None if label is None else storable(str(label)))
             messages = quick(row) if quick else None
-            if messages is None or not _add_plain(out, messages):
+            plain = messages is not None and _add_plain(out, messages)
+            if not plain:
                 self._add_any(out, row)
-            out.original.append(self._original(row) if self.keep_original and out.reason[-1] is None else None)
+            kept = self.keep_original and out.reason[-1] is None
+            out.original.append(self._original(row, plain) if kept else None)
         return out
 
     def _quick(self) -> Callable[[Row], Messages | None] | None:
@@ -98,7 +100,15 @@ class Normaliser:
         out.reason.append(reason)
         out.detail.append(detail)
 
-    def _original(self, row: Row) -> str | None:
+    def _original(self, row: Row, plain: bool) -> str | None:
+        """The source's own answers as JSON, one a turn; None where it has none at all."""
+        keys = TURNS.get(self.form) if plain and isinstance(self.form, str) else None
+        if keys is not None:
+            answers = _plain_answers(row[keys[0]], keys[1], keys[2])
+            try:
+                return _encode(answers).decode() if any(answers) else None
+            except UnicodeEncodeError:
+                pass  # the reference leaves that one answer out
         try:
             answers = originals(row, self.form, self.history)
             return canonical_json(answers) if any(answers) else None
@@ -185,6 +195,25 @@ QUICK: dict[str, Callable[[Row], Messages | None]] = {
     "prompt": _quick_prompt,
     "alpaca": _quick_alpaca,
 }
+
+
+TURNS = {"messages": ("messages", "role", "content"), "sharegpt": ("conversations", "from", "value")}
+"""Of formats whose plain rows hold answers: the column of turns, and the keys of a turn's role and text."""
+
+
+def _plain_answers(turns: list[dict[str, Any]], role_key: str, text_key: str) -> list[str | None]:
+    """The first answer after each user turn of a plain row."""
+    answers: list[str | None] = []
+    waits = False
+    for turn in turns:
+        role = SHAREGPT_ROLES[turn[role_key]]
+        if role == "user":
+            answers.append(None)
+            waits = True
+        elif role == "assistant" and waits:
+            answers[-1] = turn[text_key] or None
+            waits = False
+    return answers
 
 
 def _says_more(turn: dict[str, Any], *known: str) -> bool:

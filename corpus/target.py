@@ -54,8 +54,10 @@ class ResolvedTarget:
         return body
 
 
-def resolve_target(target: Target, base: Path, digests: FileDigests) -> ResolvedTarget:
+def resolve_target(target: Target, base: Path, digests: FileDigests, *, tokenizer_only: bool = False) -> ResolvedTarget:
     """Find the target; relative paths are taken from the manifest's folder. Of a Hub model, all but the weights.
+
+    With `tokenizer_only` a local folder needs no weights, and its revision says nothing of them.
 
     Raises:
         UserError: there is no such model, or its folder lacks weights, tokenizer or template.
@@ -65,8 +67,12 @@ def resolve_target(target: Target, base: Path, digests: FileDigests) -> Resolved
         revision = _folder_digest(folder, digests)
     elif (base / target.model).expanduser().is_dir():
         folder = (base / target.model).expanduser()
-        _check_folder(folder, target.model)
-        revision = _folder_digest(folder, digests)
+        if tokenizer_only:
+            _check_tokenizer(folder, target.model)
+            revision = _tokenizer_hash(folder, digests)
+        else:
+            _check_folder(folder, target.model)
+            revision = _folder_digest(folder, digests)
     else:
         folder, revision = _from_hub(target, weights=False)
     return ResolvedTarget(target, revision, folder, _template(target, base, folder), _tokenizer_hash(folder, digests))
@@ -193,6 +199,10 @@ def _check_folder(folder: Path, model: str) -> None:
     empty = [path.name for path in weights if path.stat().st_size < 8]
     if empty:
         raise UserError(f"target {model}: {folder}: {empty[0]} is empty. Fetch it again.")
+    _check_tokenizer(folder, model)
+
+
+def _check_tokenizer(folder: Path, model: str) -> None:
     if not any((folder / name).exists() for name in TOKENIZER_FILES[:3]):
         raise UserError(f"target {model}: {folder} has no tokenizer (tokenizer.json).")
 

@@ -123,6 +123,8 @@ def generate_stage(
     prompts = building.selected_rows(session.workspace, build)
     plan = generation_plan(session, ledger, build, retry_rejected, prompts)
     commit_plan(plan, ledger)
+    for name, rows in plan.reused.items():
+        say(f"           {rows:,} answers are from the import {name}")
     if not plan.conversations:
         say(f"generate   nothing to do: {plan.accepted:,} answers accepted, {plan.rejected:,} rejected")
         return None

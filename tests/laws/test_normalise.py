@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from corpus.canonical import canonical_json
 from corpus.errors import RowError
-from corpus.formats import parse_row
+from corpus.formats import originals, parse_row
 from corpus.normalise import QUICK, Normalised, Normaliser
 
 text = st.one_of(
@@ -67,6 +67,16 @@ def test_the_short_way_and_the_reference_agree(form: str, data: Any, history: An
     made = Normaliser(form, history, None, keep_original=False).rows(drawn, range(len(drawn)))
     assert columns(made) == [reference(row, form, history) for row in drawn]
     assert made.row_index == list(range(len(drawn)))
+
+
+@pytest.mark.parametrize("form", SHAPES)
+@given(data=st.data(), history=st.sampled_from([None, "regenerated", "recorded"]))
+def test_the_sources_own_answers_are_those_of_the_reference(form: str, data: Any, history: Any) -> None:
+    drawn = data.draw(st.lists(SHAPES[form], min_size=1, max_size=5))
+    made = Normaliser(form, history, None, keep_original=True).rows(drawn, range(len(drawn)))
+    for row, reason, original in zip(drawn, made.reason, made.original, strict=True):
+        answers = originals(row, form, history) if reason is None else []
+        assert (json.loads(original) if original else []) == (answers if any(answers) else [])
 
 
 @pytest.mark.parametrize("form", SHAPES)
