@@ -83,9 +83,10 @@ def ledger_page() -> str:
     lines = [
         "# The ledger",
         "",
-        "`draftmill sql` asks the published snapshot, read-only. The views are a contract: their columns stay, more may follow. Two more",
-        "views read texts from the parquet files: `prompt_text` (prompt_id, messages, tools) and `response_text` (response_id, attempt,",
-        "text, prompt_token_ids, token_ids). This page is made from the comments in the schema.",
+        "`draftmill sql` asks the published snapshot, read-only. The views are a contract: their columns stay, more may follow. Three more",
+        "views read texts from the parquet files: `prompt_text` (prompt_id, messages, tools: of every prompt that was read, dropped ones",
+        "too), `original_text` (prompt_id, file, row_index, answers: the sources' own, one a turn, where `keep_original` is set) and",
+        "`response_text` (response_id, attempt, text, prompt_token_ids, token_ids). This page is made from the comments in the schema.",
         "",
     ]
     for title, query in (

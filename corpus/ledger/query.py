@@ -141,6 +141,9 @@ class LedgerReader:
 EMPTY_VIEWS = {
     "prompt_text": "CREATE TEMP VIEW prompt_text AS "
     "SELECT NULL::VARCHAR AS prompt_id, NULL::VARCHAR AS messages, NULL::VARCHAR AS tools WHERE false",
+    "original_text": "CREATE TEMP VIEW original_text AS "
+    "SELECT NULL::VARCHAR AS prompt_id, NULL::VARCHAR AS file, NULL::BIGINT AS row_index, NULL::VARCHAR[] AS answers "
+    "WHERE false",
     "response_text": "CREATE TEMP VIEW response_text AS "
     "SELECT NULL::VARCHAR AS response_id, NULL::INTEGER AS attempt, NULL::VARCHAR AS text, "
     "NULL::INTEGER[] AS prompt_token_ids, NULL::INTEGER[] AS token_ids WHERE false",
@@ -150,12 +153,17 @@ EMPTY_VIEWS = {
 def text_views(workspace: Workspace) -> dict[str, str]:
     """SQL of the views that read texts from the parquet files, by name."""
     root = workspace.root.resolve()
-    prompts = _parquet(root, "candidates/*/prompts.parquet")
+    prompts = _parquet(root, "pools/*/*.parquet")
     responses = _parquet(root, "responses/*.parquet")
     views = dict(EMPTY_VIEWS)
     if prompts:
         views["prompt_text"] = (
-            f"CREATE TEMP VIEW prompt_text AS SELECT DISTINCT prompt_id, messages, tools FROM {prompts}"
+            "CREATE TEMP VIEW prompt_text AS SELECT DISTINCT prompt_id, messages, tools "
+            f"FROM {prompts} WHERE prompt_id IS NOT NULL"
+        )
+        views["original_text"] = (
+            "CREATE TEMP VIEW original_text AS SELECT prompt_id, file, row_index, CAST(original::JSON AS VARCHAR[]) "
+            f"AS answers FROM {prompts.removesuffix(')')}, union_by_name = true) WHERE original IS NOT NULL"
         )
     if responses:
         views["response_text"] = (

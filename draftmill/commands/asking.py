@@ -43,7 +43,7 @@ def sql(
     """Ask the ledger with SQL. Read-only: it opens the published snapshot, also while a run is writing.
 
     Views: composition, funnel, provenance, unfinished, throughput, acceptance_by_category, accepted_responses; and, in
-    this command alone, prompt_text and response_text. docs/ledger.md has their columns.
+    this command alone, prompt_text, original_text and response_text. docs/ledger.md has their columns.
     """
     from corpus.errors import UserError
     from corpus.ledger.query import query

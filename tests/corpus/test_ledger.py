@@ -36,6 +36,7 @@ CONTRACT = {
         "drafter_id build_id category measured_by acceptance_length drafts accepted_tokens rows"
     ),
     "prompt_text": "prompt_id messages",
+    "original_text": "prompt_id file row_index answers",
     "response_text": "response_id",
 }
 TABLES = (

@@ -18,6 +18,7 @@ from corpus import building, facts, near
 from corpus.building import BuildPlan, commit_build, selected_rows
 from corpus.candidates import TokenRule
 from corpus.errors import UserError
+from corpus.ledger.query import query
 from corpus.ledger.writer import open_ledger
 from corpus.near import jaccard
 from corpus.workspace import Workspace
@@ -377,6 +378,9 @@ def test_the_sources_own_answers_lie_beside_the_prompts_where_they_are_asked_for
     mix = {"total": 1, "shares": {"coding": 1}, "holdout": 0.0}
     plan = world.plan(world.manifest(sources=[source], mix=mix))
     assert selected_rows(world.workspace, plan)["original"].to_list() == ['["a"]']
+    committed(world, plan)
+    found = query(world.workspace, "SELECT answers FROM original_text JOIN prompt_text USING (prompt_id)")
+    assert found["answers"].to_list() == [["a"]]
 
 
 def test_pairs_that_were_compared_are_not_compared_again_and_a_lost_memory_changes_nothing(
