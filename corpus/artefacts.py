@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import re
 import secrets
@@ -17,10 +18,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from corpus.errors import UserError
+from corpus.canonical import digest
+from corpus.errors import RowError, UserError
 
 TEMPORARY_SUFFIX = ".tmp"
+SEAL = "of"  # the key of a description's own digest
 _TEMPORARY = re.compile(r"\..+\.(\d+)-[0-9a-f]{8}\.tmp", re.DOTALL)  # ours alone: a workspace may hold files of others
 
 
@@ -93,6 +97,29 @@ def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:
 def write_text(path: Path, text: str) -> Written:
     """Write a UTF-8 text file atomically."""
     return write_atomically(path, lambda temporary: _write_bytes(temporary, text.encode()))
+
+
+def write_description(path: Path, body: dict[str, Any]) -> Written:
+    """Write what a folder of ours says of itself, with its own digest: a changed digit would be another build."""
+    sealed = body | {SEAL: digest("description", body)}
+    return write_text(path, json.dumps(sealed, indent=1, sort_keys=True))
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """The inverse of write_description; one without a digest is of an older draftmill, and is believed.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: it is not what was written.
+    """
+    body: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        seal = body.pop(SEAL, None)
+        if seal is not None and seal != digest("description", body):
+            raise ValueError("its digest is of another text")
+    except (AttributeError, TypeError, RowError) as error:
+        raise ValueError("it is no description") from error
+    return body
 
 
 def full_disk(error: BaseException, path: Path) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpus import identity, selection
-from corpus.artefacts import write_atomically, write_text
+from corpus.artefacts import read_description, write_atomically, write_description, write_text
 from corpus.candidates import Candidates, GroupKey, TokenRule, ordered_candidates
 from corpus.canonical import canonical_json
 from corpus.errors import UserError
@@ -25,7 +26,7 @@ from corpus.evalsets import resolve_eval_sets
 from corpus.ledger import ingest
 from corpus.ledger.writer import LedgerWriter
 from corpus.manifest import Manifest
-from corpus.mixing import available_prompts, losses, quota_notes, shortage_table, wanted_quotas
+from corpus.mixing import available_prompts, losses, lost_sources, quota_notes, shortage_table, wanted_quotas
 from corpus.pools import Pool, PoolReader
 from corpus.sources import FileDigests, ResolvedSource, resolve_source
 from corpus.workspace import Workspace
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("draftmill")
 
 NO_LICENSE = "unknown"  # as licenses.deny may name it
+MOST_SELECTED = 100_000_000  # rows of a selection, which are held at once
 MOST_DEEPENING = 64  # chunks are read before anybody knows how many of their rows are kept
 
 
@@ -72,10 +74,16 @@ class BuildPlan:
         return sum(rows for (_, _, holdout), rows in self.prefixes.items() if holdout)
 
 
-def plan_build(manifest: Manifest, base: Path, workspace: Workspace, tokens: TokenRule | None) -> BuildPlan:
+def plan_build(
+    manifest: Manifest,
+    base: Path,
+    workspace: Workspace,
+    tokens: TokenRule | None,
+    report: Callable[[str], None] = lambda text: None,
+) -> BuildPlan:
     """Read what is needed, and decide what is taken.
 
-    `tokens` is needed where filters.prompt_tokens is set.
+    `tokens` is needed where filters.prompt_tokens is set; `report` is told what is being done.
 
     Raises:
         UserError: a source cannot be read, a licence is denied, or a category runs short and shortage is fail.
@@ -87,20 +95,21 @@ def plan_build(manifest: Manifest, base: Path, workspace: Workspace, tokens: Tok
     digests.save()
     refuse_licenses(manifest, resolved)
     readers = {
-        source.source.name: PoolReader(workspace, source, digests, manifest.on_bad_row == "skip") for source in resolved
+        source.source.name: PoolReader(workspace, source, digests, manifest.on_bad_row == "skip", report)
+        for source in resolved
     }
     # local files are read whole, the Hub's as deep as the quotas need
     depth: dict[str, int | None] = {source.source.name: 1 if source.streamed else None for source in resolved}
     while True:
         pools = [reader.read(depth[name]) for name, reader in readers.items()]
-        candidates = ordered_candidates(manifest, workspace, pools, eval_sets, tokens, digests)
+        candidates = ordered_candidates(manifest, workspace, pools, eval_sets, tokens, digests, report)
         quotas = wanted_quotas(manifest, candidates)
         hungry = _deepen(manifest, candidates, pools)
         if not hungry:
             break
         depth |= hungry
     digests.save()
-    plan = _decide(manifest, workspace, candidates, quotas, pools)
+    plan = _decide(manifest, candidates, quotas, pools)
     revisions = {source.source.name: source.revision for source in resolved}
     return replace(plan, revisions=revisions, eval_sets=tuple(eval_sets.identity()))
 
@@ -126,7 +135,8 @@ def commit_build(plan: BuildPlan, workspace: Workspace, ledger: LedgerWriter) ->
     import polars as pl
 
     folder = workspace.build(plan.build_id)
-    known = bool(ledger.rows("SELECT 1 FROM builds WHERE build_id = ?", plan.build_id))
+    known = ledger.rows("SELECT created_at FROM builds WHERE build_id = ?", plan.build_id)
+    created_at = (known[0][0] if known else datetime.now(UTC)).astimezone(UTC)
     rounds = pl.DataFrame(
         [
             {
@@ -142,17 +152,21 @@ def commit_build(plan: BuildPlan, workspace: Workspace, ledger: LedgerWriter) ->
     )  # fmt: skip
     pools = {row[0] for row in ledger.rows("SELECT pool_id FROM pools")}
     ordered = bool(ledger.rows("SELECT 1 FROM prompts WHERE candidates_id = ? LIMIT 1", plan.candidates_id))
-    whole = _is_written(folder, plan, rounds)
-    if known and whole:
+    body = _build_body(plan) | {"created_at": created_at.isoformat()}
+    written = _written(folder, plan, rounds)
+    # name, licences and the like make no other build, and may be other ones now
+    current = written is not None and written | {"created_at": body["created_at"]} == body
+    if written is not None and known:
         _refresh_lock(folder, plan)
-    if known and whole and ordered and pools >= {pool.pool_id for pool in plan.pools}:
+    if known and current and ordered and pools >= {pool.pool_id for pool in plan.pools}:
         return False
-    if known and not whole:
+    if known and written is None:
         log.warning("%s is missing or damaged; it is written again", folder)
-    if not whole:
+    if written is None:
         write_atomically(folder / "rounds" / "0.parquet", rounds.write_parquet)
         write_text(folder / "manifest.lock.yaml", _lock_text(plan))
-        write_text(folder / "build.json", json.dumps(_build_body(plan), indent=1, sort_keys=True))
+    if not current:
+        write_description(folder / "build.json", body)
 
     def enter(connection: Any) -> None:
         for pool in plan.pools:
@@ -165,24 +179,25 @@ def commit_build(plan: BuildPlan, workspace: Workspace, ledger: LedgerWriter) ->
     return not known
 
 
-def _is_written(folder: Path, plan: BuildPlan, rounds: pl.DataFrame) -> bool:
-    """True if the folder describes this build whole."""
+def _written(folder: Path, plan: BuildPlan, rounds: pl.DataFrame) -> dict[str, Any] | None:
+    """What build.json says if the folder describes this build whole."""
     import polars as pl
 
     try:
-        body = json.loads((folder / "build.json").read_text())
+        body = read_description(folder / "build.json")
         expected = _build_body(plan)
         same = all(body[key] == expected[key] for key in ("build_id", "candidates_id", "targets", "seed", "total"))
         datetime.fromisoformat(body["created_at"])
-        return (
+        whole = (
             same
-            and body.keys() == expected.keys()
+            and body.keys() == {*expected, "created_at"}
             and json.loads((folder / "manifest.lock.yaml").read_text())["build_id"] == plan.build_id
             and {source["pool_id"] for source in body["sources"]} == {pool.pool_id for pool in plan.pools}
             and pl.read_parquet(folder / "rounds" / "0.parquet", glob=False).equals(rounds)
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, pl.exceptions.PolarsError):
-        return False
+        return None
+    return body if whole else None
 
 
 def selected_rows(workspace: Workspace, plan: BuildPlan) -> pl.DataFrame:
@@ -238,15 +253,17 @@ def _deepen(manifest: Manifest, candidates: Candidates, pools: list[Pool]) -> di
     return deeper
 
 
-def _decide(
-    manifest: Manifest, workspace: Workspace, candidates: Candidates, quotas: selection.Quotas, pools: list[Pool]
-) -> BuildPlan:
+def _decide(manifest: Manifest, candidates: Candidates, quotas: selection.Quotas, pools: list[Pool]) -> BuildPlan:
     available = available_prompts(manifest, candidates)
     weights = {pool.source.name: pool.weight() for pool in pools}
     full = selection.plan_quotas(manifest.mix.prompts, manifest.mix.prompt_weights(), available).rows
     vanished = quotas.rescaled and any(full[name] and not rows for name, rows in quotas.rows.items())
     if quotas.short or vanished or not any(quotas.rows.values()):
-        raise UserError(f"{shortage_table(manifest, available)}\n{losses(workspace, candidates, pools)}")
+        raise UserError(
+            "\n  ".join(
+                [shortage_table(manifest, available), losses(candidates, pools), *lost_sources(candidates, pools)]
+            )
+        )
     prefixes: dict[GroupKey, int] = {}
     notes = []
     for category, rows in sorted(quotas.rows.items()):
@@ -261,10 +278,18 @@ def _decide(
             if not holdout and rows > available[category]:
                 times = rows / available[category]
                 notes.append(f"{category}: {available[category]:,} prompts, asked {times:.1f} times")
+    asked = sum(prefixes.values())
+    if asked > MOST_SELECTED:
+        raise UserError(
+            f"{manifest.name}: {asked:,} prompts would be asked, replicas included, at most {MOST_SELECTED:,} can be. "
+            "Lower mix.total."
+        )
     build = identity.build_id(candidates.candidates_id, manifest, weights)
     return BuildPlan(
         build, candidates.candidates_id, manifest, manifest.mix.normalised(), quotas, prefixes, candidates.counts,
-        available, weights, tuple(pools), {}, (), (*quota_notes(manifest, quotas, pools), *notes),
+        available, weights, tuple(pools), {}, (), (
+            *quota_notes(manifest, quotas, pools), *notes, losses(candidates, pools), *lost_sources(candidates, pools)
+        ),
     )  # fmt: skip
 
 
@@ -275,6 +300,7 @@ def _target_tokens(manifest: Manifest, category: str, rows: int) -> int | None:
 
 
 def _build_body(plan: BuildPlan) -> dict[str, Any]:
+    """build.json, without the time."""
     return {
         "schema_version": 1,
         "build_id": plan.build_id,
@@ -285,7 +311,6 @@ def _build_body(plan: BuildPlan) -> dict[str, Any]:
         "total": plan.manifest.mix.total,
         "shortage": plan.manifest.mix.shortage,
         "tolerance": plan.manifest.mix.tolerance,
-        "created_at": datetime.now(UTC).isoformat(),
         "targets": [
             {
                 "category": name,

@@ -7,10 +7,8 @@ what selection needs to know of them comes from facts, and they are gathered sou
 
 from __future__ import annotations
 
-import json
 import logging
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corpus import identity, near, selection
-from corpus.artefacts import Written, write_atomically, write_text
+from corpus.artefacts import Written, read_description, write_atomically, write_description
 from corpus.derived import Derived
 from corpus.evalsets import ResolvedEvalSets
 from corpus.facts import Facts, TextRules, TokenCounter
 from corpus.manifest import Manifest
-from corpus.pools import Pool, each_chunk
+from corpus.pools import Pool, load_chunks
 from corpus.sources import FileDigests
 from corpus.workspace import Workspace
 
@@ -57,8 +55,8 @@ class Candidates:
 
     candidates_id: str
     counts: dict[GroupKey, int]
-    dropped: dict[str, int]
-    """Dropped rows by reason."""
+    dropped: dict[str, dict[str, int]]
+    """Dropped rows of each source, by reason."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +74,7 @@ def ordered_candidates(
     eval_sets: ResolvedEvalSets,
     tokens: TokenRule | None,
     digests: FileDigests,
+    report: Callable[[str], None] = lambda text: None,
 ) -> Candidates:
     """The nested order over some pools, made where it is not there whole.
 
@@ -89,7 +88,7 @@ def ordered_candidates(
     body = _known(folder, identity_, digests)
     if body is None:
         facts = Facts(workspace, rules, Derived(workspace, digests))
-        selected = _Selection(manifest, pools, facts, tokens).run()
+        selected = _Selection(manifest, pools, facts, tokens, report).run()
         body = _write(folder, identity_, keys, workspace, pools, selected, digests)
     counts = {(category, source, holdout): rows for category, source, holdout, rows in body["counts"]}
     return Candidates(identity_, counts, dict(body["dropped"]))
@@ -98,8 +97,15 @@ def ordered_candidates(
 class _Selection:
     """One pass from labelled rows to the nested order and the drops."""
 
-    def __init__(self, manifest: Manifest, pools: list[Pool], facts: Facts, tokens: TokenRule | None) -> None:
-        self.manifest, self.facts, self.tokens = manifest, facts, tokens
+    def __init__(
+        self,
+        manifest: Manifest,
+        pools: list[Pool],
+        facts: Facts,
+        tokens: TokenRule | None,
+        report: Callable[[str], None],
+    ) -> None:
+        self.manifest, self.facts, self.tokens, self.report = manifest, facts, tokens, report
         self.pools = sorted(pools, key=lambda pool: pool.source.name)
         self._drops: list[pl.DataFrame] = []
 
@@ -139,16 +145,16 @@ class _Selection:
         categories = sorted(self.manifest.mix.shares)
         frames = []
         for number, pool in enumerate(self.pools):
-            for chunk, light in each_chunk(self.facts.workspace, pool, LIGHT_COLUMNS):
-                frame = light.with_columns(chunk=pl.lit(chunk, pl.Int32), at=pl.int_range(pl.len(), dtype=pl.Int64))
-                if pool.source.category == "classify":
-                    frame = frame.with_columns(upstream_label=self.facts.labels(pool, chunk))
-                frame = frame.with_columns(
-                    language=self.facts.languages(pool, chunk) if self.manifest.filters.language else pl.lit("und"),
-                    pool=pl.lit(number, pl.Int32),
-                    pool_id=pl.lit(pool.pool_id),
-                )
-                frames.append(selection.label_rows(frame, pool.source, categories))
+            light = load_chunks(self.facts.workspace, pool, LIGHT_COLUMNS)
+            named = {"pool": pl.lit(number, pl.Int32), "pool_id": pl.lit(pool.pool_id), "language": pl.lit("und")}
+            frame = light.with_columns(at=pl.int_range(pl.len(), dtype=pl.Int64).over("chunk"), **named)
+            chunks = range(len(pool.chunks))
+            if pool.source.category == "classify":
+                labels = [self.facts.labels(pool, chunk) for chunk in chunks]
+                frame = frame.with_columns(upstream_label=_joined(labels))
+            if self.manifest.filters.language:
+                frame = frame.with_columns(language=_joined([self.facts.languages(pool, chunk) for chunk in chunks]))
+            frames.append(selection.label_rows(frame, pool.source, categories))
         return pl.concat(frames)
 
     def _decontaminated(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -159,6 +165,7 @@ class _Selection:
         frames = [pl.DataFrame(schema=empty)]
         if self.manifest.decontaminate is not None:
             for number, pool in enumerate(self.pools):
+                self.report(f"words and evaluation sets: {pool.source.name}")
                 for chunk in range(len(pool.chunks)):
                     found = self.facts.overlaps(pool, chunk)
                     where = {"pool": pl.lit(number, pl.Int32), "chunk": pl.lit(chunk, pl.Int32)}
@@ -171,10 +178,12 @@ class _Selection:
         """(kept, lost) of rows that are best first; near losers name winners that are kept themselves."""
         import polars as pl
 
+        self.report(f"duplicates among {rows.height:,} prompts")
         kept, lost = selection.deduplicate(rows, self.manifest.dedup.exact)
         threshold = self.manifest.dedup.near
         if threshold is None:
             return kept, lost
+        self.report(f"near duplicates among {kept.height:,} prompts")
         memory, words = self.facts.pairs(), selection.first_words(kept["prompt_id"].to_list())
         texts_of = partial(self._texts, kept)
         compare = partial(memory.compare, words_R=words, count=partial(near.similarities, texts_of=texts_of))
@@ -221,6 +230,7 @@ class _Selection:
         if self.tokens is None:
             return kept.with_columns(prompt_tokens=pl.lit(None, pl.Int64))
         counts = np.full(kept.height, -1, dtype=np.int64)
+        self.report(f"tokens of {kept.height:,} prompts")
         for pool, chunk, places, at in _by_chunk(kept):
             counts[places] = self.facts.token_counts(
                 self.pools[pool], chunk, at, self.tokens.count, self.tokens.tokenizer
@@ -265,6 +275,13 @@ def _by_chunk(rows: pl.DataFrame) -> Iterator[tuple[int, int, npt.NDArray[np.int
             yield int(pool[places[0]]), int(chunk[places[0]]), places, at[places]
 
 
+def _joined(parts: list[pl.Series]) -> pl.Series:
+    """One series of texts; of a source without a row an empty one."""
+    import polars as pl
+
+    return pl.concat([pl.Series(dtype=pl.String), *parts])
+
+
 def _drop_rows(rows: pl.DataFrame) -> pl.DataFrame:
     """Rows as drops.parquet holds them."""
     import polars as pl
@@ -306,11 +323,18 @@ def _write(
         "pools": keys,
         "rows": kept.height,
         "counts": [list(row) for row in groups.iter_rows()],
-        "dropped": dict(sorted(Counter(drops["reason"].to_list()).items())),
+        "dropped": _by_source(drops),
         "files": marks,
     }
-    write_text(folder / "candidates.json", json.dumps(body, indent=1, sort_keys=True))
+    write_description(folder / "candidates.json", body)
     return body
+
+
+def _by_source(drops: pl.DataFrame) -> dict[str, dict[str, int]]:
+    counts: dict[str, dict[str, int]] = {}
+    for source, reason, rows in drops.group_by("source", "reason").len().sort("source", "reason").iter_rows():
+        counts.setdefault(source, {})[reason] = rows
+    return counts
 
 
 def _remembered(written: Written, digests: FileDigests) -> str:
@@ -352,12 +376,12 @@ def _with_texts(workspace: Workspace, pool: Pool, rows: pl.DataFrame) -> pl.Data
 def _known(folder: Path, candidates_id: str, digests: FileDigests) -> dict[str, Any] | None:
     """What candidates.json says if these candidates are there, whole; what is damaged is made again, the same."""
     try:
-        body: dict[str, Any] = json.loads((folder / "candidates.json").read_text())
+        body = read_description(folder / "candidates.json")
         files = body["files"]
         whole = (
             body["candidates_id"] == candidates_id
             and all(len(row) == 4 for row in body["counts"])
-            and isinstance(body["dropped"], dict)
+            and all(isinstance(reasons, dict) for reasons in body["dropped"].values())
             and all(digests.is_whole(folder / name, files[name]) for name in CANDIDATE_FILES)
         )
     except FileNotFoundError:

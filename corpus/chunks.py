@@ -1,8 +1,8 @@
 """A chunk of a pool while it is read: rows of a source, normalised, in one schema for every source.
 
-The format of a source is recognised once, on its first rows, and holds for all of its files: a file whose prompts are
-of another kind stops the reading, because a drop of every row of a file is a mistake and not a choice. A limit cuts a
-piece at a row, and nothing behind that row is counted.
+The format of a source is recognised once, on its first rows; with `format: auto` a row that does not fit it may show
+another of its own. A file whose prompts can be of no kind stops the reading, because a drop of every row of a file is a
+mistake and not a choice. A limit cuts a piece at a row, and nothing behind that row is counted.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from corpus.errors import RowError, UserError
-from corpus.formats import CHAT_COLUMNS, ID_COLUMNS, PROMPT_COLUMNS, recognise_rows
+from corpus.formats import CHAT_COLUMNS, ID_COLUMNS, PROMPT_COLUMNS, own_form, recognise_rows
 from corpus.language import letters_up_to
 from corpus.manifest import MOST_NEAR_EMPTY, CategoryByColumn, FormatFields, Source
 from corpus.normalise import Normalised, Normaliser, storable
 from corpus.pieces import PIECE_ROWS, Piece
-from corpus.traces import ANSWER_COLUMNS
+from corpus.traces import ANSWER_COLUMNS, TRACE_COLUMNS
 from corpus.words import likeness
 
 if TYPE_CHECKING:
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 RECOGNISED_ROWS = 100
 READ_COLUMNS = frozenset(
-    (*CHAT_COLUMNS, *PROMPT_COLUMNS, *ID_COLUMNS, *ANSWER_COLUMNS, "instruction", "input", "system", "tools")
-)
-"""Columns that the plain formats look at."""
+    (*CHAT_COLUMNS, *PROMPT_COLUMNS, *ID_COLUMNS, *ANSWER_COLUMNS, *TRACE_COLUMNS, "instruction", "input", "system",
+     "tools", "chosen", "rejected")
+)  # fmt: skip
+"""Columns that the formats look at; a trace may be in any."""
 MAIN_COLUMNS: dict[str, tuple[str, ...]] = {
     "messages": ("messages", "conversations"),
     "sharegpt": ("conversations",),
@@ -97,6 +98,8 @@ class Shape:
             columns: tuple[str, ...] = (form.fields.get("messages") or form.fields["prompt"],)
         else:
             columns = MAIN_COLUMNS[form]
+        if self.source.format == "auto" and any(own_form(row) not in (None, form) for row in rows[:RECOGNISED_ROWS]):
+            return
         values = [(column, row[column]) for row in rows for column in columns if column in row]
         good = next(((c, v) for c, v in values if isinstance(v, str | list | dict)), None)
         if good is not None:
@@ -133,7 +136,10 @@ class Collected:
         if piece.rows:
             form = self.shape.recognise(piece.rows, file)
             self._refuse_missing(piece.rows, file)
-            normaliser = Normaliser(form, self.source.history, label_column(self.source), self.source.keep_original)
+            normaliser = Normaliser(
+                form, self.source.history, label_column(self.source), self.source.keep_original,
+                self.source.format == "auto",
+            )  # fmt: skip
             self._take(normaliser.rows(piece.rows, piece.indexes), file)
         if piece.bad:
             bad, count = Normalised(), len(piece.bad)
@@ -210,6 +216,7 @@ def chunk_frame(columns: Normalised, files: list[str]) -> pl.DataFrame:
         "original": columns.original,
         "turns": columns.turns,
         "prompt_chars": list(map(len, columns.shown)),
+        "format": columns.format,
         "letters": letters_up_to(pl.Series(columns.asked, dtype=pl.String), MOST_NEAR_EMPTY),
         "reason": columns.reason,
         "detail": columns.detail,
@@ -233,6 +240,7 @@ def chunk_schema() -> dict[str, Any]:
         "original": pl.String,
         "turns": pl.Int32,
         "prompt_chars": pl.Int64,
+        "format": pl.String,
         "letters": pl.Int64,
         "reason": pl.String,
         "detail": pl.String,

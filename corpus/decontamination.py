@@ -90,8 +90,11 @@ class Overlaps:
     texts: list[str]
 
 
-def index_items(items: Sequence[EvalItem], ngram: int = NGRAM) -> EvalIndex:
-    """The index of evaluation items; of several with the same n-gram, the first by set name, then as listed, has it."""
+def index_items(items: Sequence[EvalItem], ngram: int = NGRAM, common: int | None = None) -> EvalIndex:
+    """The index of evaluation items; of several with the same n-gram, the first by set name, then as listed, has it.
+
+    N-grams that `common` items or more share are left out.
+    """
     if not 1 <= ngram <= BLOCK:
         raise ValueError(f"n-grams of {ngram} words cannot be compared; ask for 1 to {BLOCK}")
     order = np.array(sorted(range(len(items)), key=lambda number: items[number].set_name), np.int64)
@@ -107,7 +110,18 @@ def index_items(items: Sequence[EvalItem], ngram: int = NGRAM) -> EvalIndex:
         short = _short_rows(words, ngram)
         wholes.append(_hash_short_rows(words, short))
         whole_items.append(numbers[short])
+    if common is not None:
+        grams, gram_items = _without_common(grams, gram_items, common)
     return EvalIndex(items, ngram, _table(grams, gram_items), _table(wholes, whole_items))
+
+
+def _without_common(hashes: list[UInt64s], items: list[Int64s], common: int) -> tuple[list[UInt64s], list[Int64s]]:
+    """N-grams that fewer than `common` items have."""
+    pairs = np.unique(np.stack([np.concatenate(hashes), np.concatenate(items).astype(np.uint64)], axis=1), axis=0)
+    distinct, counts = np.unique(pairs[:, 0], return_counts=True)
+    boilerplate = distinct[counts >= common]
+    kept = [~np.isin(block, boilerplate) for block in hashes]
+    return [h[k] for h, k in zip(hashes, kept, strict=True)], [i[k] for i, k in zip(items, kept, strict=True)]
 
 
 def overlaps(words: Words, texts: Sequence[str] | pl.Series, index: EvalIndex) -> Overlaps:

@@ -79,7 +79,8 @@ def _items(one: EvalSet, resolved: ResolvedSource) -> Iterator[EvalItem]:
                 if text:
                     found += 1
                     label = next((str(row[name]) for name in ID_COLUMNS if row.get(name) is not None), None)
-                    yield EvalItem(set_name(one), label or f"{file.name} row {index}", text)
+                    place = f"{file.name} row {index}"
+                    yield EvalItem(set_name(one), f"{label} ({place})" if label else place, text)
     if not found:
         known = ", ".join(sorted(columns)[:12])
         raise UserError(

@@ -83,7 +83,8 @@ class TextRules:
         rule = self.manifest.decontaminate
         if rule is None:
             return None
-        return {"words": WORDS_VERSION, "ngram": rule.ngram, "sets": self.eval_sets.identity()}
+        asked = {"ngram": rule.ngram, "common": rule.common}
+        return {"words": WORDS_VERSION, **asked, "sets": self.eval_sets.identity()}
 
     @property
     def language(self) -> dict[str, Any] | None:
@@ -224,7 +225,8 @@ class Facts:
     @cached_property
     def _index(self) -> EvalIndex:
         assert self.rules.manifest.decontaminate is not None
-        return index_items(self.rules.eval_sets.items(), self.rules.manifest.decontaminate.ngram)
+        rule = self.rules.manifest.decontaminate
+        return index_items(self.rules.eval_sets.items(), rule.ngram, rule.common)
 
     def _chunk(self, pool: Pool, chunk: int, columns: list[str]) -> pl.DataFrame:
         import polars as pl

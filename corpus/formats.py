@@ -68,6 +68,19 @@ def recognise(columns: Sequence[str], first: Row) -> Form:
     return recognise_rows(columns, [first])
 
 
+def own_form(row: Row) -> Form | None:
+    """The format that a row shows by itself, None where it shows none."""
+    return _judge(row)
+
+
+def form_name(form: Form) -> str:
+    """A format in one word, or the column that holds what is asked."""
+    if isinstance(form, FormatFields):
+        what = "messages" if "messages" in form.fields else "prompt"
+        return f"{what}: {form.fields['messages' if what == 'messages' else 'prompt']}"
+    return form
+
+
 def parse_row(row: Row, form: Form, history: History) -> Prompt:
     """The prompt that a row holds.
 

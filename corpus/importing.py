@@ -3,7 +3,8 @@
 Its rows are read through a pool, as any source's; each assistant turn becomes a response under a recipe of its own
 (corpus, model and tokenizer, `imported`), and the whole is entered as a build, so that every view answers for it. An
 import is known by that recipe: its import_id is its recipe_id, candidates_id and build_id. Name, licence and
-categories are labels on it, which a second import of the same corpus may change.
+categories are labels on it: importing the same corpus again changes those that are said then. Two corpora never
+share a name.
 
 Files come first, each whole or absent, import.json last; then one transaction. What a killed import left is used by
 the next one. Rows of one prompt are its replicas, in the order in which they are read.
@@ -12,12 +13,10 @@ the next one. Rows of one prompt are its replicas, in the order in which they ar
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from pydantic import ValidationError
 
 from corpus import identity
 from corpus.canonical import digest
@@ -25,36 +24,19 @@ from corpus.classifier import CLASSIFIER_VERSION, classify_rows
 from corpus.derived import Derived
 from corpus.errors import UserError
 from corpus.import_files import ImportRows, Progress, read_chunk, write_artefacts, write_shards
+from corpus.import_source import ImportOptions, misread, resolve_corpus
 from corpus.imported import AnswerEncoder
 from corpus.ledger import ingest
-from corpus.ledger.writer import LedgerWriter
-from corpus.manifest import Source, Target
+from corpus.ledger.writer import LedgerWriter, Readable
+from corpus.manifest import Target
 from corpus.pools import Pool, PoolReader, load_chunks
-from corpus.sources import FileDigests, ResolvedSource, resolve_source
+from corpus.sources import FileDigests, ResolvedSource
 from corpus.workspace import Workspace
 
 if TYPE_CHECKING:
     import polars as pl
 
 LIGHT_COLUMNS = ["prompt_id", "file", "row_index", "upstream_id", "turns", "prompt_chars"]
-
-
-@dataclass(frozen=True)
-class ImportOptions:
-    """What a person says of a corpus. Paths are relative to where they say it."""
-
-    path: str
-    model: str
-    revision: str | None = None
-    name: str | None = None
-    license: str | None = None
-    split: str = "train"
-    format: str = "auto"
-    where: str | None = None
-    limit: int | None = None
-    tokenizer: str | None = None
-    chat_template: str | None = None
-    skip_bad: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,6 +48,8 @@ class ImportPlan:
     encoder: AnswerEncoder | None
     skip_bad: bool
     digests: FileDigests
+    said: frozenset[str] = frozenset()
+    """Which of name and license a person said; the others are a guess, or what the corpus's own card says."""
 
     @property
     def import_id(self) -> str:
@@ -93,9 +77,8 @@ def plan_import(options: ImportOptions, base: Path, workspace: Workspace) -> Imp
         raise UserError(
             "import: --model is empty; name the model that wrote these answers, as a manifest's target does."
         )
-    source = _source(options)
     digests = FileDigests(workspace.cache / "digests.json")
-    resolved = resolve_source(source, base, digests)
+    resolved = resolve_corpus(options, base, digests)
     target: dict[str, Any] = {"model": options.model, "revision": options.revision}
     encoder = None
     if options.tokenizer is not None:
@@ -118,7 +101,46 @@ def plan_import(options: ImportOptions, base: Path, workspace: Workspace) -> Imp
         "max_tokens": None,
         "thinking": None,
     }
-    return ImportPlan(resolved, recipe, encoder, options.skip_bad, digests)
+    said = frozenset(key for key in ("name", "license") if getattr(options, key) is not None)
+    return ImportPlan(resolved, recipe, encoder, options.skip_bad, digests, said)
+
+
+def settle_labels(plan: ImportPlan, ledger: Readable) -> ImportPlan:
+    """The plan with the labels that the corpus has here already, where none are said now.
+
+    Raises:
+        UserError: its name is another corpus's.
+    """
+    known = ledger.rows(
+        "SELECT i.import_id, i.name, i.model, i.rows, s.license, r.body FROM imports i "
+        "JOIN recipes r ON r.recipe_id = i.import_id LEFT JOIN sources s ON s.build_id = i.import_id "
+        "ORDER BY i.import_id = ? DESC, i.created_at DESC, i.import_id",
+        plan.import_id,
+    )
+    corpora = [json.loads(body)["corpus"] for *_, body in known]
+    same = [row for row, one in zip(known, corpora, strict=True) if one == plan.recipe["corpus"]]
+    if same:
+        _, name, _, _, licence, _ = same[0]
+        plan = _relabelled(plan, name, licence)
+    for (_, name, model, rows, _, _), one in zip(known, corpora, strict=True):
+        mine = any(row[:2] == (plan.import_id, plan.name) for row in same)
+        if name == plan.name and one != plan.recipe["corpus"] and not mine:
+            raise UserError(
+                f"import: the name {name} is another corpus's here ({rows:,} rows, answered by {ascii(model)[1:-1]}). "
+                "Choose another with --name, or free it: import that corpus again with another --name."
+            )
+    return plan
+
+
+def _relabelled(plan: ImportPlan, name: str, licence: str | None) -> ImportPlan:
+    resolved = plan.resolved
+    kept: dict[str, Any] = {}
+    if "name" not in plan.said:
+        kept["name"] = name
+    if "license" not in plan.said:
+        kept["license"] = licence
+    source = resolved.source.model_copy(update=kept)
+    return replace(plan, resolved=replace(resolved, source=source, license=kept.get("license", resolved.license)))
 
 
 def is_imported(plan: ImportPlan, ledger: LedgerWriter) -> bool:
@@ -151,9 +173,10 @@ def read_import(plan: ImportPlan, workspace: Workspace) -> ImportRows:
         for file in files
     )
     if not any(answered):
+        at = f"import: {plan.resolved.source.path}: not one of {pool.rows:,} rows holds an answer"
         raise UserError(
-            f"import: {plan.resolved.source.path}: not one of {pool.rows:,} rows holds an answer beside its prompt; "
-            "nothing was entered. To have prompts answered, name it as a source of a manifest."
+            misread(plan.resolved, at)
+            or f"{at} beside its prompt; nothing was entered. To have prompts answered, name it as a manifest's source."
         )
     derived = Derived(workspace, plan.digests)
     light = load_chunks(workspace, pool, LIGHT_COLUMNS).with_columns(at=pl.int_range(pl.len()).over("chunk"))
@@ -182,24 +205,10 @@ def commit_import(plan: ImportPlan, rows: ImportRows, ledger: LedgerWriter, prog
     plan.digests.save()
 
 
-def _source(options: ImportOptions) -> Source:
-    said = {
-        "name": options.name or _name_of(options.path),
-        **{key: getattr(options, key) for key in ("path", "split", "format", "where", "limit", "license")},
-    }
-    try:
-        return Source.model_validate({**said, "category": "classify", "keep_original": True})
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = str(first["loc"][0]) if first["loc"] else "path"
-        option = "PATH" if key == "path" else f"--{key}"
-        raise UserError(f"import: {option} is {ascii(said.get(key))[:60]}: {first['msg']}.") from error
-
-
-def _name_of(path: str) -> str:
-    """A label from a path: its last part without endings and magic."""
-    stem = re.split(r"\.(?:jsonl?|ndjson|parquet|arrow|csv)\b", Path(path).name)[0]
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:80] or "imported"
+def unusable_rows(rows: ImportRows, workspace: Workspace) -> list[tuple[str, int]]:
+    """(reason, rows) of the corpus's rows that hold no prompt, most first."""
+    reasons = load_chunks(workspace, rows.pool, ["reason"])["reason"].drop_nulls()
+    return Counter(reasons.to_list()).most_common()
 
 
 def _corpus_digest(resolved: ResolvedSource, skip_bad: bool) -> str:

@@ -179,6 +179,7 @@ def _csv_rows(reader: Iterator[list[str]], opened: Opened) -> Iterator[tuple[int
         header = next(reader, None)
         if header is None:
             raise UserError(f"{opened.at}: is empty; a csv file has a header.")
+        opened.refuse_twice(header)
         for values in reader:
             if not values:  # a blank line
                 continue

@@ -9,20 +9,40 @@ by the stage that needs it. Defaults live here and nowhere else.
 from __future__ import annotations
 
 import fractions
+import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from corpus.language_codes import language_problem
 
 CATEGORIES = ("coding", "general", "math", "agent", "code-other")
 
 MOST_NEAR_EMPTY = 32
 """Pools count letters and digits up to here."""
 
+LEAST_NEAR = 0.01
+"""Below it sketches have thousands of bands, and any two prompts with a common pair of words would be alike."""
+MOST_NGRAM = 65_536
+"""Words that are hashed at a time."""
+MEAN_TOKENS = (0.001, 1e9)
+"""Within it total counts prompts that a computer can count."""
+
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Positive = Annotated[int, Field(ge=1, le=10**15)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Auto = Literal["auto"]
+
+
+def _told(code: str) -> str:
+    problem = language_problem(code)
+    if problem:
+        raise ValueError(f"is {json.dumps(code[:40])}; {problem}")
+    return code
+
+
+Language = Annotated[str, AfterValidator(_told), Field(json_schema_extra={"pattern": "^[a-z]{2}$"})]
 
 
 class Section(BaseModel):
@@ -45,13 +65,15 @@ class Mix(Section):
     """Prompts in the build (with unit: response_tokens, generated tokens)."""
     unit: Literal["prompts", "response_tokens"] = "prompts"
     """What total and shares count: prompts, or response_tokens (planned through mean_response_tokens)."""
-    shares: dict[Name, Annotated[float, Field(gt=0)]] = Field(min_length=1)
+    shares: dict[Name, Annotated[float, Field(gt=0)]] = Field(min_length=1, examples=[{"coding": 3, "math": 1}])
     """Weight of each category. They are normalised to sum to one, and the build says so."""
     shortage: Literal["fail", "rescale", "repeat"] = "fail"
     """When a category has too few prompts: fail with a table, rescale (total shrinks and shares hold), or repeat prompts as replicas that are sampled anew (refused where sampling is greedy)."""
     max_repeats: Positive = 4
     """With shortage: repeat, the most replicas of one prompt."""
-    mean_response_tokens: dict[Name, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    mean_response_tokens: dict[Name, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict, examples=[{"coding": 600}]
+    )
     """With unit: response_tokens, generated tokens that one prompt of each category is expected to bring (all its turns). `draftmill sql` has measured means: response_tokens / prompts of composition's accepted stage."""
     tolerance: Annotated[float, Field(ge=0, le=100)] = 0.5
     """How far an accepted share may be from its target, in percentage points (at least one row)."""
@@ -83,6 +105,10 @@ class Mix(Section):
             raise ValueError(f"mix.mean_response_tokens.{missing[0]} is missing; unit: response_tokens plans with it")
         if self.unit == "prompts" and self.mean_response_tokens:
             raise ValueError("mix.mean_response_tokens is used with unit: response_tokens only; remove one of them")
+        low, high = MEAN_TOKENS
+        for name, mean in sorted(self.mean_response_tokens.items()):
+            if not low <= mean <= high:
+                raise ValueError(f"mix.mean_response_tokens.{name} is {mean:g}; it must be from {low:g} to {high:g}")
         return self
 
 
@@ -91,7 +117,7 @@ class CategoryByColumn(Section):
 
     column: str
     """The column that holds the upstream label."""
-    map: dict[str, Name] = Field(default_factory=dict)
+    map: dict[str, Name] = Field(default_factory=dict, examples=[{"algebra": "math"}])
     """Upstream label to category. A label that is not here gets `default`."""
     default: Name | None = None
     """Category of labels that `map` does not name; without it such rows are dropped (no_category)."""
@@ -100,17 +126,25 @@ class CategoryByColumn(Section):
 class FormatFields(Section):
     """Columns named one by one, for sources that no known format fits."""
 
-    fields: dict[Literal["prompt", "system", "messages", "tools", "id"], str]
+    fields: dict[Literal["prompt", "system", "messages", "tools", "id"], str] = Field(examples=[{"prompt": "question"}])
     """What draftmill needs to the column that holds it; prompt or messages is needed."""
 
     @model_validator(mode="after")
     def _needs_text(self) -> FormatFields:
         if not {"prompt", "messages"} & set(self.fields):
-            raise ValueError("fields names neither prompt nor messages")
+            raise ValueError("fields names neither prompt nor messages; add the column that holds one of them")
         return self
 
 
 Format = Literal["auto", "messages", "sharegpt", "alpaca", "prompt", "preference", "trace"]
+
+
+def _check_origin(dataset: str | None, path: str | None) -> None:
+    if "" in (dataset, path):
+        raise ValueError("needs exactly one of dataset and path; what it has is empty")
+    if (dataset is None) == (path is None):
+        step = "it has neither: add one" if path is None else "it has both: remove one"
+        raise ValueError(f"needs exactly one of dataset and path; {step}")
 
 
 class Source(Section):
@@ -151,10 +185,11 @@ class Source(Section):
 
     @model_validator(mode="after")
     def _one_origin(self) -> Source:
-        if (self.dataset is None) == (self.path is None) or "" in (self.dataset, self.path):
-            raise ValueError("needs exactly one of dataset and path")
+        _check_origin(self.dataset, self.path)
         if not -(2**31) <= self.priority < 2**31:
-            raise ValueError("priority must fit into 32 bits")
+            raise ValueError(
+                f"priority must fit into 32 bits, from {-(2**31)} to {2**31 - 1}; it is {self.priority:.3g}"
+            )
         return self
 
 
@@ -176,7 +211,7 @@ class Filters(Section):
     """Assistant turns to be generated."""
     near_empty: Annotated[int, Field(ge=0, le=MOST_NEAR_EMPTY)] = 1
     """Fewest letters and digits that the user turns must hold together."""
-    language: tuple[Annotated[str, Field(pattern=r"^[a-z]{2,3}$")], ...] | None = Field(default=None, min_length=1)
+    language: tuple[Language, ...] | None = Field(default=None, min_length=1, examples=[["en"]])
     """ISO 639-1 codes of the languages to keep, told from the user turns. Texts too short to tell are kept."""
 
     @field_validator("prompt_chars", "prompt_tokens", "turns", mode="after")
@@ -184,7 +219,7 @@ class Filters(Section):
     def _ordered(cls, value: Any) -> Any:
         low, high = value if isinstance(value, tuple) else (None, value)
         if low is not None and high is not None and low > high:
-            raise ValueError(f"the minimum {low} is above the maximum {high}")
+            raise ValueError(f"the minimum {low} is above the maximum {high}; a pair is [minimum, maximum]")
         return value
 
     def bounds(self, field: Literal["prompt_chars", "prompt_tokens", "turns"]) -> tuple[int, int | None]:
@@ -200,6 +235,13 @@ class Dedup(Section):
     """Drop prompts whose shown text is equal after NFC, case folding and white-space collapse."""
     near: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Drop prompts whose user turns share at least this part of their word pairs (Jaccard) with a prompt that is kept."""
+
+    @field_validator("near", mode="after")
+    @classmethod
+    def _says_something(cls, value: float | None) -> float | None:
+        if value is not None and value < LEAST_NEAR:
+            raise ValueError(f"{value:g} is too low; it must be at least {LEAST_NEAR:g}, and 0.7 is usual")
+        return value
 
 
 class EvalSet(Section):
@@ -220,8 +262,7 @@ class EvalSet(Section):
 
     @model_validator(mode="after")
     def _one_origin(self) -> EvalSet:
-        if (self.dataset is None) == (self.path is None):
-            raise ValueError("needs exactly one of dataset and path")
+        _check_origin(self.dataset, self.path)
         return self
 
 
@@ -230,14 +271,23 @@ class Decontaminate(Section):
 
     ngram: Annotated[int, Field(ge=2)] = 13
     """Words in a row that count as overlap."""
-    against: tuple[EvalSet, ...] = Field(min_length=1)
+    against: tuple[EvalSet, ...] = Field(min_length=1, examples=[[{"path": "test.jsonl", "field": "question"}]])
     """The evaluation sets."""
+    common: Annotated[int, Field(ge=2)] | None = None
+    """Runs of words that this many items share are a set's boilerplate (its instructions) and count for nothing. Default: every run counts."""
+
+    @field_validator("ngram", mode="after")
+    @classmethod
+    def _is_hashed_at_once(cls, value: int) -> int:
+        if value > MOST_NGRAM:
+            raise ValueError(f"{value} words are too many; it must be at most {MOST_NGRAM}, and 13 is usual")
+        return value
 
 
 class Licenses(Section):
     """Which licences a build may use."""
 
-    deny: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    deny: tuple[Annotated[str, Field(min_length=1)], ...] = Field(default=(), examples=[["*-nc-*", "unknown"]])
     """Patterns (`*`, `?`), without regard to case: a source under such a licence stops the build. `unknown` is a source that states none."""
 
 
@@ -308,11 +358,13 @@ class Generation(Section):
     """Most tokens of one answer."""
     truncated: Literal["keep", "drop", "retry"] = "keep"
     """An answer that ran into max_tokens: keep (valid tokens, no end label), drop, or retry once with twice the budget."""
-    by_category: dict[Name, CategoryGeneration] = Field(default_factory=dict)
+    by_category: dict[Name, CategoryGeneration] = Field(
+        default_factory=dict, examples=[{"agent": {"max_tokens": 2048}}]
+    )
     """Overrides by category."""
     reuse: Literal["recipe", "finished"] = "recipe"
     """recipe: only answers of the same effective recipe; finished: also answers that stopped by themselves under a smaller max_tokens (not in this version)."""
-    imported: tuple[Name, ...] = ()
+    imported: tuple[Name, ...] = Field(default=(), examples=[["team"]])
     """Imported corpora (names given to `draftmill import`) whose answers count as made: prompts outside the holdout take them, under the recipe that made them. They need the target's model, and token ids of its tokenizer and template."""
 
     def for_category(self, category: str) -> CategoryGeneration:
@@ -344,7 +396,7 @@ class Engine(Section):
     """The engine's quantisation method."""
     seed: Seed = 0
     """Seed of the engines: each adds its number, and a thousand for each time it was started again. Not part of the recipe."""
-    extra: dict[str, Any] = Field(default_factory=dict)
+    extra: dict[str, Any] = Field(default_factory=dict, examples=[{"enforce_eager": True}])
     """Further arguments of the engine, passed as they are."""
 
 
@@ -413,7 +465,7 @@ class Manifest(Section):
     """Seed of the order, the holdout excepted."""
     mix: Mix
     """What the corpus must be made of."""
-    sources: tuple[Source, ...] = Field(min_length=1)
+    sources: tuple[Source, ...] = Field(min_length=1, examples=[[{"name": "talk", "path": "talk.jsonl"}]])
     """Where prompts come from."""
     filters: Filters = Filters()
     """Which prompts are too short, too long or too deep."""

@@ -12,8 +12,11 @@ from collections import Counter
 from corpus import selection
 from corpus.candidates import Candidates
 from corpus.manifest import Manifest
-from corpus.pools import Pool, load_chunks
-from corpus.workspace import Workspace
+from corpus.pools import Pool
+
+SHAPE_REASONS = ("not_messages", "bad_role", "empty_conversation", "empty_prompt", "no_user_turn", "not_text")
+MANY = 0.3
+"""A source of which more than this part has no prompt in it is probably read in the wrong way."""
 
 
 def _repeats(manifest: Manifest) -> int:
@@ -59,11 +62,13 @@ def shortage_table(manifest: Manifest, available: dict[str, int]) -> str:
     wanted = selection.plan_quotas(mix.prompts, weights, available)
     rescaled = selection.plan_quotas(mix.prompts, weights, available, rescale=True).rows
     lines = [f"{manifest.name}: too few prompts; nothing was built."]
-    lines.append(f"  {'category':<14}{'wanted':>10}{'available':>11}{'missing':>9}")
-    lines += [
-        f"  {name:<14}{wanted.rows[name]:>10,}{available.get(name, 0):>11,}{missing:>9,}"
+    rows = [("category", "wanted", "available", "missing")]
+    rows += [
+        (name, f"{wanted.rows[name]:,}", f"{available.get(name, 0):,}", f"{missing:,}")
         for name, missing in sorted(wanted.short.items())
     ]
+    widths = [max(len(row[i]) + 2 for row in rows) for i in range(4)]
+    lines += [f"  {row[0]:<{max(14, widths[0])}}" + "".join(map(str.rjust, row[1:], widths[1:])) for row in rows]
     if not all(rescaled.values()):
         lines.append("  Not even one prompt fits these shares: drop the share, or add a source.")
         return "\n".join(lines)
@@ -76,19 +81,55 @@ def shortage_table(manifest: Manifest, available: dict[str, int]) -> str:
         lines.append(f"  shortage: repeat   cannot help: {empty[0]} has no prompt at all")
     else:
         worst = max(times, key=lambda name: times[name])
+        now = f"it is {mix.max_repeats} now; " if mix.shortage == "repeat" else ""
         lines.append(
             f"  shortage: repeat   builds {wanted.total:,} with max_repeats: {math.ceil(times[worst])} "
-            f"({worst} asked {times[worst]:.1f} times; not where sampling is greedy)"
+            f"({now}{worst} asked {times[worst]:.1f} times; not where sampling is greedy)"
         )
     return "\n".join(lines)
 
 
-def losses(workspace: Workspace, candidates: Candidates, pools: list[Pool]) -> str:
+def losses(candidates: Candidates, pools: list[Pool]) -> str:
     """What became of the rows that are no candidates: the first thing to look at when prompts run short."""
-    counts = Counter(candidates.dropped)
+    counts: Counter[str] = Counter()
     for pool in pools:
-        counts.update(load_chunks(workspace, pool, ["reason"])["reason"].drop_nulls().to_list())
-    read, left_out = sum(pool.rows for pool in pools), sum(c["left_out"] for pool in pools for c in pool.chunks)
+        counts.update(_reasons(candidates, pool))
+    read, left_out = sum(pool.rows for pool in pools), sum(_left_out(pool) for pool in pools)
+    return f"Of {read + left_out:,} rows: {_listed(counts, left_out)}."
+
+
+def lost_sources(candidates: Candidates, pools: list[Pool]) -> list[str]:
+    """A line for each source that gives nothing, or that is not in the shape in which it was read."""
+    kept: Counter[str] = Counter()
+    for (_, source, _), rows in candidates.counts.items():
+        kept[source] += rows
+    lines = []
+    for pool in pools:
+        name, reasons = pool.source.name, _reasons(candidates, pool)
+        misread = Counter({reason: reasons[reason] for reason in SHAPE_REASONS if reasons[reason]})
+        if not kept[name]:
+            lines.append(f"{name} gives no prompt at all: {_listed(reasons, _left_out(pool))}")
+        elif misread.total() > MANY * pool.rows:
+            formats = " and ".join(sorted({form for chunk in pool.chunks for form in chunk["formats"]}))
+            lines.append(
+                f"{name}: {misread.total():,} of {pool.rows:,} rows do not read as {formats}: {_listed(misread, 0)}"
+            )
+    return lines
+
+
+def _reasons(candidates: Candidates, pool: Pool) -> Counter[str]:
+    """Rows of a source that are no candidates, by reason."""
+    counts: Counter[str] = Counter(candidates.dropped.get(pool.source.name, {}))
+    for chunk in pool.chunks:
+        counts.update(chunk["reasons"])
+    return counts
+
+
+def _left_out(pool: Pool) -> int:
+    return sum(chunk["left_out"] for chunk in pool.chunks)
+
+
+def _listed(counts: Counter[str], left_out: int) -> str:
     reasons = [f"{count:,} {reason}" for reason, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
     reasons += [f"{left_out:,} left out by where"] if left_out else []
-    return f"  Of {read + left_out:,} rows: {', '.join(reasons) or 'none was dropped'}."
+    return ", ".join(reasons) or "none was dropped"

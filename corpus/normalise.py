@@ -16,7 +16,17 @@ import msgspec
 
 from corpus.canonical import canonical_json
 from corpus.errors import RowError
-from corpus.formats import SHAREGPT_ROLES, History, Row, originals, parse_row, upstream_id
+from corpus.formats import (
+    SHAREGPT_ROLES,
+    Form,
+    History,
+    Row,
+    form_name,
+    originals,
+    own_form,
+    parse_row,
+    upstream_id,
+)  # fmt: skip
 from corpus.manifest import FormatFields
 from corpus.records import encode_messages
 
@@ -44,6 +54,8 @@ class Normalised:
     """All shown text."""
     asked: list[str] = field(default_factory=list)
     """The text of the user turns."""
+    format: list[str | None] = field(default_factory=list)
+    """The format that the row was read as."""
     reason: list[str | None] = field(default_factory=list)
     detail: list[str | None] = field(default_factory=list)
 
@@ -56,6 +68,8 @@ class Normaliser:
     history: History
     label_column: str | None
     keep_original: bool
+    auto: bool = False
+    """True if a row that does not fit `form` may show another: folders of several shapes are common."""
 
     def rows(self, rows: Iterable[Row], indexes: Iterable[int]) -> Normalised:
         """Every row, in order; what cannot be a prompt has a reason."""
@@ -68,10 +82,10 @@ class Normaliser:
             out.upstream_label.append(None if label is None else storable(str(label)))
             messages = quick(row) if quick else None
             plain = messages is not None and _add_plain(out, messages)
-            if not plain:
-                self._add_any(out, row)
+            form = self.form if plain else self._add_any(out, row)
+            out.format.append(form_name(form))
             kept = self.keep_original and out.reason[-1] is None
-            out.original.append(self._original(row, plain) if kept else None)
+            out.original.append(self._original(row, form, plain) if kept else None)
         return out
 
     def _quick(self) -> Callable[[Row], Messages | None] | None:
@@ -79,9 +93,11 @@ class Normaliser:
             return None
         return QUICK.get(self.form)
 
-    def _add_any(self, out: Normalised, row: Row) -> None:
+    def _add_any(self, out: Normalised, row: Row) -> Form:
+        """Add a row by the reference; returns the format that it was read as."""
+        form = (own_form(row) if self.auto else None) or self.form
         try:
-            prompt = parse_row(row, self.form, self.history)
+            prompt = parse_row(row, form, self.history)
             prompt_id = prompt.prompt_id
             messages, tools = encode_messages(prompt)
             out.shown.append(prompt.shown_text())
@@ -99,10 +115,11 @@ class Normaliser:
         out.turns.append(turns)
         out.reason.append(reason)
         out.detail.append(detail)
+        return form
 
-    def _original(self, row: Row, plain: bool) -> str | None:
+    def _original(self, row: Row, form: Form, plain: bool) -> str | None:
         """The source's own answers as JSON, one a turn; None where it has none at all."""
-        keys = TURNS.get(self.form) if plain and isinstance(self.form, str) else None
+        keys = TURNS.get(form) if plain and isinstance(form, str) else None
         if keys is not None:
             answers = _plain_answers(row[keys[0]], keys[1], keys[2])
             try:
@@ -110,7 +127,7 @@ class Normaliser:
             except UnicodeEncodeError:
                 pass  # the reference leaves that one answer out
         try:
-            answers = originals(row, self.form, self.history)
+            answers = originals(row, form, self.history)
             return canonical_json(answers) if any(answers) else None
         except RowError:
             return None

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -46,6 +48,8 @@ class SourceFile:
     """What its transport raises beside OSError."""
     explain: Callable[[BaseException], str] | None = None
     """What such an error means for a person, and the next step."""
+    changed: Callable[[], bool] | None = None
+    """True if it is no longer the file that the source's revision was made of."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,18 @@ class Opened:
         detail = f"{what}: {first_line(error)}"[:200]
         return [BadRow(row, "unreadable", detail) for row in rows]
 
+    def refuse_twice(self, columns: Sequence[str]) -> None:
+        """Refuse two columns of one name: nobody could say which of them is meant.
+
+        Raises:
+            UserError: naming the first such column.
+        """
+        twice = next((name for name, count in Counter(columns).items() if name and count > 1), None)
+        if twice is not None:
+            raise UserError(
+                f"{self.at}: has {columns.count(twice)} columns named {twice}. Rename or remove one of them."
+            )
+
     def lost(self, error: BaseException) -> str:
         """What it means for a person that the file cannot be reached."""
         if self.file.explain is not None:
@@ -194,13 +210,13 @@ def row_pieces(rows: Iterator[tuple[int, dict[str, Any] | BadRow]], opened: Open
 
 
 def judged(piece: Piece, opened: Opened) -> Piece:
-    """The piece less what `where` leaves out, judged on the columns that hold plain values."""
+    """The piece less what `where` leaves out. Lists and objects are JSON text there: they differ from row to row."""
     where = opened.reading.where
     if where is None or not piece.rows:
         return piece
     import polars as pl
 
-    plain = [{k: _plain(v) for k, v in row.items() if not isinstance(v, dict | list)} for row in piece.rows]
+    plain = [{_plain(k): _plain(v, asked=k in where) for k, v in row.items()} for row in piece.rows]
     keep = mask(pl.DataFrame(plain, infer_schema_length=None, strict=False), opened.at, where).to_list()
     rows = [row for row, kept in zip(piece.rows, keep, strict=True) if kept]
     indexes = [index for index, kept in zip(piece.indexes, keep, strict=True) if kept]
@@ -208,10 +224,12 @@ def judged(piece: Piece, opened: Opened) -> Piece:
     return replace(piece, rows=rows, indexes=indexes, left_out=left_out)
 
 
-def _plain(value: Any) -> Any:
-    """A plain value as polars can hold it: no lone surrogates, no integer beyond 128 bits."""
+def _plain(value: Any, *, asked: bool = False) -> Any:
+    """A value as polars can hold it: no lone surrogates, no integer beyond 128 bits, no list or object."""
+    if isinstance(value, dict | list):
+        value = json.dumps(value, ensure_ascii=False) if asked else None
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
     return float(value) if isinstance(value, int) and value.bit_length() > 127 else value
 
 

@@ -7,16 +7,15 @@ that holds no prompt stays as a row with its reason, so that read = kept + dropp
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Generator, Iterator
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from corpus.artefacts import write_atomically, write_text
-from corpus.chunks import RECOGNISED_ROWS, Collected, Shape
+from corpus.artefacts import read_description, write_atomically, write_description
+from corpus.chunks import RECOGNISED_ROWS, Collected, Shape, chunk_schema
 from corpus.identity import pool_id
 from corpus.manifest import Source
 from corpus.pieces import START, Piece, Position, Reading, SourceFile
@@ -38,7 +37,7 @@ POOL_KEYS = {
     "dataset", "config", "split", "revision", "format", "main_column", "license", "where", "limit", "complete",
     "trust_remote_code", "rows_total", "rows_unread",
 }  # fmt: skip
-CHUNK_KEYS = {"files", "rows", "left_out", "sha256", "next"}
+CHUNK_KEYS = {"files", "rows", "left_out", "sha256", "formats", "reasons", "next"}
 
 
 @dataclass(frozen=True)
@@ -70,6 +69,7 @@ class PoolReader:
     resolved: ResolvedSource
     digests: FileDigests
     skip_bad: bool = False
+    report: Callable[[str], None] = lambda text: None
 
     @property
     def pool_id(self) -> str:
@@ -89,6 +89,9 @@ class PoolReader:
             UserError: a file cannot be read, or its rows have no known shape.
         """
         body = self._known() or self._empty()
+        if body["license"] != self.resolved.license:  # no part of the pool's identity, and declared anew
+            body |= {"license": self.resolved.license}
+            self._describe(body)
         have: list[dict[str, Any]] = list(body["chunks"])
         rows = sum(chunk["rows"] for chunk in have)
         file, *position = have[-1]["next"] if have else (0, *START)
@@ -102,12 +105,22 @@ class PoolReader:
                     rows += chunk["rows"]
                 body |= {"chunks": have, "complete": ended is not None, **self._totals(have, ended)}
                 body |= {"format": shape.recorded, "main_column": shape.main}
-                write_text(self.folder / "pool.json", json.dumps(body, indent=1, sort_keys=True))
+                self._describe(body)
         used = have if chunks is None else have[:chunks]
         return Pool(
             self.pool_id, self.resolved.source, self.resolved.license, tuple(used),
             body["complete"] and len(used) == len(have), self._known_rows(have),
         )  # fmt: skip
+
+    def _describe(self, body: dict[str, Any]) -> None:
+        """Write pool.json, unless a dry run beside this one has read the same chunks and more."""
+        path = self.folder / "pool.json"
+        with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+            there = read_description(path)
+            have = body["chunks"]
+            if len(there["chunks"]) > len(have) and there["chunks"][: len(have)] == have:
+                return
+        write_description(path, body)
 
     def _totals(self, have: list[dict[str, Any]], ended: Ended | None) -> dict[str, int | None]:
         """Rows that the source has, and of these the rows that its limit leaves unread; None where nobody knows."""
@@ -158,7 +171,7 @@ class PoolReader:
         """
         path = self.folder / "pool.json"
         try:
-            body: dict[str, Any] = json.loads(path.read_text())
+            body = read_description(path)
             chunks = list(body["chunks"])
             keys = body.keys() >= POOL_KEYS and all(chunk.keys() >= CHUNK_KEYS for chunk in chunks)
             if body["pool_id"] != self.pool_id or not keys:
@@ -211,11 +224,14 @@ class PoolReader:
         self, number: int, pieces: Iterator[tuple[str, Piece, list[int]]], shape: Shape, room: int | None
     ) -> tuple[dict[str, Any] | None, Ended | None]:
         """(the next chunk or None at the end, why nothing is left after it)."""
+        import polars as pl
+
         collected = Collected(shape, room)
         end = [len(self.resolved.files), *START]
         after = end
         for file, piece, then in pieces:
             collected.add(piece, file)
+            self.report(f"reading {self.resolved.source.name}: {number * CHUNK_ROWS + collected.rows:,} rows")
             if collected.room == 0 or collected.rows >= CHUNK_ROWS or collected.shown_chars >= CHUNK_BYTES:
                 after = then
                 break
@@ -235,17 +251,25 @@ class PoolReader:
             "left_out": collected.left_out,
             "size_bytes": written.size_bytes,
             "sha256": written.sha256,
+            "formats": _counts(frame.filter(pl.col("reason").is_null())["format"]),
+            "reasons": _counts(frame["reason"]),
             "next": after,
         }, ended
+
+
+def _counts(values: pl.Series) -> dict[str, int]:
+    """How often each value is there."""
+    return dict(sorted(values.drop_nulls().value_counts().iter_rows()))
 
 
 def load_chunks(workspace: Workspace, pool: Pool, columns: list[str] | None = None) -> pl.DataFrame:
     """Rows of the chunks that `pool` names, with a chunk column; all columns, or some."""
     import polars as pl
 
-    return pl.concat(
-        frame.with_columns(chunk=pl.lit(number, pl.Int32)) for number, frame in each_chunk(workspace, pool, columns)
-    )
+    kinds = chunk_schema()
+    empty = pl.DataFrame(schema={name: kinds[name] for name in columns or kinds})  # of a source without a row
+    frames = [(0, empty), *each_chunk(workspace, pool, columns)]
+    return pl.concat(frame.with_columns(chunk=pl.lit(number, pl.Int32)) for number, frame in frames)
 
 
 def each_chunk(

@@ -56,7 +56,17 @@ def read_pieces(file: SourceFile, reading: Reading, position: Position = START) 
         with file.open() as raw:
             for piece in READERS[kind[0]](Opened(raw, kind[1], file, reading, position)):
                 done = piece.position
+                _refuse_changed(file, reading)
                 yield piece
+            _refuse_changed(file, reading)
     except caught as error:
         closed = Opened(None, kind[1], file, reading, position)  # type: ignore[arg-type]
         yield Piece([], [], done, bad=closed.broken(range(done[0], done[0] + 1), "cannot be read to its end", error))
+
+
+def _refuse_changed(file: SourceFile, reading: Reading) -> None:
+    """Rows of other bytes than those that the revision names would be another source's, and be kept as this one's."""
+    if file.changed is not None and file.changed():
+        raise UserError(
+            f"source {reading.source}: {file.name}: changed while it was read. Run again when nothing writes to it."
+        )

@@ -7,6 +7,7 @@ its max_model_len. Which corpora count is said in the manifest.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +29,8 @@ ImportedAnswers = dict[str, list[ImportedConversation]]
 """By prompt_id, in the order in which replicas take them: the manifest's names, then the rows of a corpus."""
 
 
-def imported_answers(manifest: Manifest, target: dict[str, Any], ledger: Readable) -> ImportedAnswers:
-    """Every conversation of the corpora that the manifest names under generation.imported.
+def check_imports(manifest: Manifest, target: dict[str, Any], ledger: Readable) -> dict[str, str]:
+    """The import_id of every corpus that the manifest names under generation.imported, by name.
 
     Args:
         target: the resolved target's identity.
@@ -37,9 +38,28 @@ def imported_answers(manifest: Manifest, target: dict[str, Any], ledger: Readabl
     Raises:
         UserError: there is no such import, or its answers are of another model, tokenizer or template.
     """
+    names = dict.fromkeys(manifest.generation.imported)
+    return {name: _usable_import(manifest, name, target, ledger) for name in names}
+
+
+def conversation_for(
+    imported: Mapping[str, Sequence[ImportedConversation]] | None, prompt_id: str, replica: int, holdout: bool
+) -> ImportedConversation | None:
+    """The imported conversation that one row of a build takes; None if it is generated, as held-out rows always are."""
+    if holdout or not imported:
+        return None
+    found = imported.get(prompt_id, ())
+    return found[replica] if replica < len(found) else None
+
+
+def imported_answers(manifest: Manifest, target: dict[str, Any], ledger: Readable) -> ImportedAnswers:
+    """Every conversation of the corpora that the manifest names under generation.imported.
+
+    Raises:
+        UserError: as check_imports.
+    """
     found: ImportedAnswers = {}
-    for name in dict.fromkeys(manifest.generation.imported):
-        import_id = _usable_import(manifest, name, target, ledger)
+    for name, import_id in check_imports(manifest, target, ledger).items():
         conversations = ledger.rows(
             """
             SELECT b.prompt_id, list(b.response_id ORDER BY b.turn)

@@ -69,7 +69,9 @@ def label_rows(pool: pl.DataFrame, source: Source, categories: list[str]) -> pl.
         .when(~pl.col("category").is_in(categories))
         .then(pl.lit("not_in_mix"))
     )
-    detail = pl.when(reason.is_in(["no_category", "not_in_mix"])).then(pl.col("upstream_label"))
+    label = pl.col("upstream_label")
+    mapped = pl.concat_str([label, pl.col("category")], separator=" -> ", ignore_nulls=True)
+    detail = pl.when(reason == "no_category").then(label).when(reason == "not_in_mix").then(mapped)
     return named.with_columns(reason=reason, detail=pl.coalesce("detail", detail))
 
 
@@ -105,14 +107,18 @@ def _left_out(rows: pl.DataFrame, reason: pl.Expr, value: pl.Expr) -> pl.DataFra
 
 
 def rank_rows(rows: pl.DataFrame, seed: int, holdout: float) -> pl.DataFrame:
-    """Add `order` (seeded hash of the id) and `holdout` to rows that hold a prompt."""
+    """Add `order` (seeded hash of the id) and `holdout` to rows that hold a prompt.
+
+    Held-out rows are ordered by the hash that holds them out: a larger holdout then holds out what a smaller one does,
+    and more, and the seed does not move it.
+    """
     import polars as pl
 
     words = first_words(rows["prompt_id"].to_list())
-    held = _spread(words, HOLDOUT_SALT).astype(np.float64) / 2.0**64 < holdout
-    return rows.with_columns(
-        order=pl.Series(_spread(words, seed), dtype=pl.UInt64), holdout=pl.Series(held, dtype=pl.Boolean)
-    )
+    place = _spread(words, HOLDOUT_SALT)
+    held = place.astype(np.float64) / 2.0**64 < holdout
+    order = np.where(held, place, _spread(words, seed))
+    return rows.with_columns(order=pl.Series(order, dtype=pl.UInt64), holdout=pl.Series(held, dtype=pl.Boolean))
 
 
 def best_first(rows: pl.DataFrame) -> pl.DataFrame:

@@ -7,13 +7,17 @@ sorted dataset is not all of one kind.
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import hashlib
 import json
 import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
+from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -24,8 +28,11 @@ from corpus.hub import HF, find_on_hub, hub_file
 from corpus.manifest import Source
 from corpus.pieces import COMPRESSIONS, SUFFIXES, SourceFile, file_kind
 from corpus.saved import is_beside_rows, read_saved
+from corpus.suggestions import nearest_file
 
 ORDER_SALT = "draftmill file order 1"
+LISTED = 10_000
+"""Entries of a folder among which a near name is looked for."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,7 @@ class FileDigests:
     def sha256(self, file: Path) -> str:
         """Hex digest of the file's bytes."""
         stat = file.stat()
-        key = os.fsencode(file.resolve()).decode("utf-8", "backslashreplace")
+        key = _key(file)
         mark = [stat.st_size, stat.st_mtime_ns]
         known = self._known.get(key)
         if known and known[:2] == mark:
@@ -91,11 +98,18 @@ class FileDigests:
         self._changed = True
         return value
 
+    def is_changed(self, file: Path) -> bool:
+        """True if the file is not the one whose digest is known here; False for one that is gone: opening says it."""
+        try:
+            stat = file.stat()
+        except OSError:
+            return False
+        return self._known[_key(file)][:2] != [stat.st_size, stat.st_mtime_ns]
+
     def remember(self, file: Path, sha256: str) -> None:
         """Note the digest of a file that was just written."""
         stat = file.stat()
-        key = os.fsencode(file.resolve()).decode("utf-8", "backslashreplace")
-        self._known[key] = [stat.st_size, stat.st_mtime_ns, sha256]
+        self._known[_key(file)] = [stat.st_size, stat.st_mtime_ns, sha256]
         self._changed = True
 
     def is_whole(self, file: Path, sha256: str) -> bool:
@@ -109,6 +123,10 @@ class FileDigests:
             self._changed = False
 
 
+def _key(file: Path) -> str:
+    return os.fsencode(file.resolve()).decode("utf-8", "backslashreplace")
+
+
 def in_reading_order(names: list[str]) -> list[str]:
     """Names sorted by their salted hash: fixed, and unlike the upstream order."""
     return sorted(names, key=lambda name: hashlib.sha256(f"{ORDER_SALT}:{name}".encode()).hexdigest())
@@ -116,7 +134,7 @@ def in_reading_order(names: list[str]) -> list[str]:
 
 def _resolve_local(source: Source, base: Path, digests: FileDigests) -> ResolvedSource:
     pattern = base / cast(str, source.path)
-    at = f"source {source.name}"
+    at = source.name if source.name.startswith("decontaminate.") else f"source {source.name}"
     try:
         saved = read_saved(pattern, source.split, f"{at}: path {source.path}") if pattern.is_dir() else None
         paths, root = (saved.files, pattern) if saved else _local_paths(pattern, base, cast(str, source.path))
@@ -124,15 +142,23 @@ def _resolve_local(source: Source, base: Path, digests: FileDigests) -> Resolved
         first = getattr(error, "strerror", None) or error
         raise UserError(f"{at}: path {ascii(source.path)[:200]}: cannot be looked at ({first}).") from error
     if not paths:
-        known = ", ".join(SUFFIXES)
-        raise UserError(f"{at}: path {source.path}: no file there ({pattern}); {known} ({', '.join(COMPRESSIONS)}).")
+        known = f"{', '.join(SUFFIXES)}, each also with {' or '.join(COMPRESSIONS)}"
+        raise UserError(
+            f"{at}: path {pattern.absolute()}: no file there{_nothing_there(pattern, source)} Read are {known}."
+        )
     by_name = {path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name: path for path in paths}
+    for name in by_name:
+        if name.encode("utf-8", "replace").decode() != name:
+            raise UserError(f"{at}: the file name {name!a} is not UTF-8 and could not be recorded. Rename the file.")
     try:
         marks = {name: digests.sha256(path) for name, path in by_name.items()}
     except OSError as error:
         raise UserError(f"{at}: {error.filename}: cannot be read ({error.strerror}).") from error
     revision = hashlib.sha256(json.dumps(marks, sort_keys=True).encode()).hexdigest()[:40]
-    files = tuple(SourceFile(name, partial(_open_local, by_name[name])) for name in in_reading_order(list(by_name)))
+    files = tuple(
+        SourceFile(name, partial(_open_local, by_name[name]), changed=partial(digests.is_changed, by_name[name]))
+        for name in in_reading_order(list(by_name))
+    )
     licence = source.license or (saved.license if saved else None)
     return ResolvedSource(source, revision, files, licence, None, saved.split if saved else None)
 
@@ -144,9 +170,65 @@ def _local_paths(pattern: Path, base: Path, written: str) -> tuple[list[Path], P
         return sorted(path for path in found if not is_beside_rows(path)), pattern
     if pattern.exists():
         return [pattern] if pattern.is_file() else [], pattern.parent
-    names = glob.glob(written, root_dir=base, recursive=True)  # noqa: PTH207
     root = base.joinpath(*takewhile(lambda part: not glob.has_magic(part), Path(written).parts))
-    return sorted(path for path in (base / name for name in names) if path.is_file()), root
+    if "**" in Path(written).parts:
+        matching: Iterator[Path] = _below(
+            root, list(dropwhile(lambda part: not glob.has_magic(part), Path(written).parts))
+        )
+    else:
+        matching = (base / name for name in glob.glob(written, root_dir=base))  # noqa: PTH207
+    return sorted(path for path in matching if path.is_file()), root
+
+
+def _below(root: Path, parts: list[str]) -> Iterator[Path]:
+    """What a pattern with `**` matches. Links to folders are followed, but never round in a circle, as glob goes."""
+    shown = r"(?!\.)"  # a pattern means no hidden file unless it says the dot
+    any_folders = f"(?:{shown}[^/]+/)*"
+    last = [*parts, "*"] if parts[-1] == "**" else parts
+    texts = [any_folders if p == "**" else f"{'' if p[0] == '.' else shown}{_of_part(p)}/" for p in last]
+    pattern = re.compile("".join(texts), re.DOTALL)
+    inside: dict[str, set[tuple[int, int]]] = {str(root): {_inode(root)}}
+    for folder, folders, names in os.walk(root, followlinks=True):
+        above = inside.pop(folder)
+        marks = {name: _inode(Path(folder, name)) for name in folders}
+        folders[:] = [name for name in folders if marks[name] not in above]
+        inside |= {os.path.join(folder, name): above | {marks[name]} for name in folders}  # noqa: PTH118
+        for path in (Path(folder, name) for name in names):
+            if pattern.fullmatch(f"{path.relative_to(root).as_posix()}/"):
+                yield path
+
+
+def _of_part(part: str) -> str:
+    """One part of a pattern as a regular expression that stays within the part."""
+    return fnmatch.translate(part).removeprefix("(?s:").removesuffix(r")\Z").replace(".*", "[^/]*")
+
+
+def _inode(path: Path) -> tuple[int, int]:
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino
+
+
+def _nothing_there(pattern: Path, source: Source) -> str:
+    """Why a path means no file, as the end of a sentence, and the near name that its folder has."""
+    if pattern.is_dir():
+        return " that is read: the folder and those below hold none."
+    if pattern.exists():
+        return ": it is no regular file."
+    if pattern.is_symlink():
+        return ": it is a link that leads nowhere."
+    if glob.has_magic(cast(str, source.path)):
+        return ": nothing matches."
+    missing = pattern
+    while not missing.parent.exists() and missing.parent != missing:
+        missing = missing.parent
+    if not missing.parent.is_dir():
+        return f": {missing.parent.name} is a file."
+    names: list[str] = []
+    with suppress(OSError), os.scandir(missing.parent) as entries:
+        names = [e.name for e in islice(entries, LISTED) if e.is_dir() or (missing == pattern and file_kind(e.name))]
+    near = nearest_file(missing.name, names)
+    what = "." if missing == pattern else f": {missing.parent.name or missing.parent} has no {missing.name}."
+    return f"{what} Did you mean {near}?" if near else what
 
 
 def _open_local(path: Path) -> IO[bytes]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import IO, TYPE_CHECKING
 
+from corpus.arrow import take, to_frame
 from corpus.errors import UserError
 from corpus.pieces import BROKEN, PIECE_BYTES, PIECE_ROWS, Opened, Piece, SourceFile, file_kind, mask
 
@@ -59,6 +60,7 @@ def read_parquet(opened: Opened) -> Iterator[Piece]:
     except (pa.ArrowException, *BROKEN, *opened.file.errors) as error:
         yield Piece([], [], (1, 0), bad=opened.broken(range(1), "not a readable parquet file", error))
         return
+    opened.refuse_twice(file.schema_arrow.names)
     lengths = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
     starts = list(accumulate(lengths, initial=0))
     for number, group in enumerate(group_order(opened.file.name, lengths)):
@@ -134,6 +136,7 @@ def read_arrow(opened: Opened) -> Iterator[Piece]:
     try:
         for batch in _batches(opened):
             table = pa.Table.from_batches([batch])
+            opened.refuse_twice(table.column_names)
             names = _wanted(table.column_names, opened)
             begin = row if number == start else 0
             size = opened.reading.piece_rows or PIECE_ROWS
@@ -193,31 +196,27 @@ Kept = list[bool | None]
 
 
 def _kept(table: pa.Table, opened: Opened) -> Kept:
-    import polars as pl
-
     where = opened.reading.where or ""
     wrong = _not_text(table)
     if not wrong:
-        return mask(pl.DataFrame(table), opened.at, where).to_list()
+        return mask(to_frame(table), opened.at, where).to_list()
     good = [row for row in range(table.num_rows) if row not in wrong]
-    kept = dict(zip(good, mask(pl.DataFrame(table.take(good)), opened.at, where), strict=True))
+    kept = dict(zip(good, mask(to_frame(take(table, good)), opened.at, where), strict=True))
     return [kept.get(row) for row in range(table.num_rows)]
 
 
 def _piece(table: pa.Table, opened: Opened, first: int, kept: Kept | None, after: tuple[int, int]) -> Piece:
     """A piece of a table whose row 0 is the file's row `first`."""
-    import polars as pl
-
     places = range(table.num_rows)
     rows = [row for row in places if kept is None or kept[row]]
     left_out = [first + row for row in places if kept is not None and kept[row] is False]
-    chosen = table if len(rows) == table.num_rows else table.take(rows)
+    chosen = table if len(rows) == table.num_rows else take(table, rows)
     wrong = _not_text(chosen)
     unreadable = [rows[i] for i in wrong] + [row for row in places if kept is not None and kept[row] is None]
     if wrong:
         good = [i for i in range(len(rows)) if i not in wrong]
-        chosen, rows = chosen.take(good), [rows[i] for i in good]
-    values = list(pl.DataFrame(chosen).iter_rows(named=True)) if rows else []
+        chosen, rows = take(chosen, good), [rows[i] for i in good]
+    values = list(to_frame(chosen).iter_rows(named=True)) if rows else []
     bad = [opened.bad(first + row, "not_utf8", "holds text that is not UTF-8") for row in sorted(unreadable)]
     return Piece(values, [first + row for row in rows], after, left_out, bad)
 
@@ -240,7 +239,7 @@ def _not_text(table: pa.Table) -> set[int]:
     while parts:
         part = parts.pop()
         try:
-            table.take(list(part)).validate(full=True)
+            take(table, list(part)).validate(full=True)
         except pa.ArrowInvalid:
             half = len(part) // 2
             if half:

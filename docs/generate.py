@@ -84,7 +84,7 @@ def ledger_page() -> str:
         "# The ledger",
         "",
         "`draftmill sql` asks the published snapshot, read-only. The views are a contract: their columns stay, more may follow. Three more",
-        "views read texts from the parquet files: `prompt_text` (prompt_id, messages, tools: of every prompt that was read, dropped ones",
+        "views read texts from the parquet files: `prompt_text` (prompt_id, messages, tools, asked: the user turns; of every prompt read, dropped ones",
         "too), `original_text` (prompt_id, file, row_index, answers: the sources' own, one a turn, where `keep_original` is set) and",
         "`response_text` (response_id, attempt, text, prompt_token_ids, token_ids). This page is made from the comments in the schema.",
         "",

@@ -15,7 +15,7 @@ from corpus.manifest import Manifest
 
 SELECTING = ("seed", "mix", "filters", "dedup", "decontaminate", "licenses", "on_bad_row")
 """Sections whose keys are told as they stand; mix.shares is told apart."""
-POLICIES = ("share", "thinking_share", "truncated", "reuse")
+POLICIES = ("share", "thinking_share", "truncated", "reuse", "imported")
 """Keys of generation that are no part of a recipe."""
 SHOWN_CHARS = 40
 

@@ -1,25 +1,27 @@
 """What `draftmill diff` compares, read: two builds' rows, manifests and recipes, and what the ledger has measured.
 
-OLD is a manifest, or the id of a build that the workspace holds (its files are enough: no source is asked). Texts are
-never read. Nothing is written but cached pools and candidates.
+Each is a manifest, or a build that the workspace holds, by id or name (its files are enough: no source is asked).
+Texts are never read. Nothing is written but cached pools and candidates.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpus.errors import UserError, first_line
-from corpus.ledger.query import query
+from corpus.ledger.query import LedgerReader, query
 from corpus.manifest import Manifest
 from corpus.manifest_file import parse_manifest
+from corpus.reuse import imported_answers
+from corpus.sources import FileDigests
 from corpus.workspace import Workspace
+from draftmill.builds import Known, find_build
 from draftmill.changes import Recipes, SourceRead, depth_changes, manifest_changes, recipe_changes
-from draftmill.differing import DiffPlan, Rate, plan_diff, wanted_answers
-from draftmill.pipeline import build_plan
+from draftmill.differing import ANSWER, LABELS, DiffPlan, Rate, plan_diff, wanted_answers
+from draftmill.pipeline import build_plan, selection_plan
 from draftmill.session import Session
 from draftmill.taken import light_rows, taken_by_files, taken_by_plan
 from generation.plan import Recipe, make_recipe
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
 
     from corpus.building import BuildPlan
     from corpus.target import ResolvedTarget
-
-BUILD_ID = re.compile(r"[0-9a-f]{6,24}")
 
 
 @dataclass(frozen=True)
@@ -45,42 +45,89 @@ class Side:
     recipes: Recipes
 
 
-def compare(old: str, session: Session) -> DiffPlan:
-    """The difference between OLD (a manifest's path, or a build id) and the session's manifest.
+def compare(old: str, new: str, workspace: Workspace) -> DiffPlan:
+    """The difference between OLD and NEW: each a manifest's path, or a build's id or name.
 
     Raises:
         UserError: one of them cannot be planned, or there is no such build.
     """
-    workspace, manifest = session.workspace, session.manifest
-    before = read_old(old, session)
-    plan = build_plan(session)
-    recipes = _recipes(manifest, session.target)
-    after = _planned(session, plan, recipes)
+    one, other = (_find(named, workspace) for named in (old, new))
+    if isinstance(one, Session) and isinstance(other, Session):
+        _share_target(one, other)
+    after, wanted = _new(other, workspace)
+    before = _old(one, workspace)
     changes = [
-        *manifest_changes(before.manifest, manifest),
+        *manifest_changes(before.manifest, after.manifest),
         *depth_changes(before.sources, after.sources),
         *recipe_changes(before.recipes, after.recipes),
     ]
-    wanted = wanted_answers(manifest, recipes, after.rows)
-    answered = _answered(workspace, sorted({recipe.recipe_id for recipe in recipes.values()}))
-    rate = _rate(workspace, session.target.identity()["model"])
+    made = wanted.filter(wanted["imported_from"].is_null())
+    answered = _answered(workspace, sorted(made["recipe_id"].unique()))
+    rate = _rate(workspace, after.manifest.target.model)
     names = (before.name, after.name)
     return plan_diff(names, before.rows, after.rows, wanted, answered, _means(workspace), rate, changes)
 
 
-def read_old(old: str, new: Session) -> Side:
-    """OLD, by its manifest or by its build's files.
+def _find(named: str, workspace: Workspace) -> Session | Known:
+    """What a person names: a manifest that is there, else a build."""
+    if not _is_file(named):
+        return find_build(named, workspace)
+    session = Session(Path(named), workspace)
+    _ = session.manifest  # a wrong manifest is answered before anything is touched
+    return session
 
-    Raises:
-        UserError: as compare.
-    """
-    if BUILD_ID.fullmatch(old) and not Path(old).exists():
-        return _built(new.workspace, old)
-    session = Session(Path(old), new.workspace)
-    if session.manifest.target == new.manifest.target and session.base.resolve() == new.base.resolve():
-        session.target = new.target  # one target is loaded once
-    plan = build_plan(session)
-    return _planned(session, plan, _recipes(session.manifest, session.target))
+
+def _is_file(named: str) -> bool:
+    """True for what may be read as a file, a pipe too. A folder may well be called as a build is."""
+    try:
+        return Path(named).exists() and not Path(named).is_dir()
+    except (OSError, ValueError):  # a name that no system takes
+        return False
+
+
+def _share_target(old: Session, new: Session) -> None:
+    """One target is loaded once."""
+    if old.manifest.target == new.manifest.target and old.base.resolve() == new.base.resolve():
+        old.target = new.target
+
+
+def _old(named: Session | Known, workspace: Workspace) -> Side:
+    if isinstance(named, Known):
+        return _built(workspace, named)
+    # what it would import is not asked: only its prompts are compared
+    return _planned(named, selection_plan(named), _recipes(named.manifest, named.target))
+
+
+def _new(named: Session | Known, workspace: Workspace) -> tuple[Side, pl.DataFrame]:
+    """NEW, and the answers that it wants."""
+    if isinstance(named, Known):
+        side = _built(workspace, named)
+        if (workspace.build(named.build_id) / "responses.parquet").exists():
+            return side, _built_answers(workspace, named)
+        return side, _wanted(side, _target_of(side.manifest, workspace), workspace)
+    side = _planned(named, build_plan(named), _recipes(named.manifest, named.target))
+    return side, _wanted(side, named.target, workspace)
+
+
+def _wanted(side: Side, target: ResolvedTarget, workspace: Workspace) -> pl.DataFrame:
+    imported = None
+    if side.manifest.generation.imported:
+        # held by nobody else: a snapshot is open once at a time
+        imported = imported_answers(side.manifest, target.identity(), LedgerReader(workspace))
+    return wanted_answers(side.manifest, _recipes(side.manifest, target), side.rows, imported)
+
+
+def _target_of(manifest: Manifest, workspace: Workspace) -> ResolvedTarget:
+    """The target of a build before its first `generate`. Where its manifest lay is not known: paths start here."""
+    from corpus.target import resolve_target
+
+    digests = FileDigests(workspace.cache / "digests.json")
+    try:
+        target = resolve_target(manifest.target, Path(), digests)
+    except UserError as error:
+        raise UserError(f"{error} Or name the build's manifest instead, where its target is found from.") from error
+    digests.save()
+    return target
 
 
 def _planned(session: Session, plan: BuildPlan, recipes: dict[tuple[str, bool], Recipe]) -> Side:
@@ -93,15 +140,11 @@ def _planned(session: Session, plan: BuildPlan, recipes: dict[tuple[str, bool], 
     )
 
 
-def _built(workspace: Workspace, prefix: str) -> Side:
+def _built(workspace: Workspace, named: Known) -> Side:
     """A build that the workspace holds."""
     import polars as pl
 
-    found = sorted(path.parent.name for path in workspace.root.glob(f"builds/{prefix}*/build.json"))
-    if len(found) != 1:
-        what = "no build" if not found else f"{len(found)} builds ({', '.join(name[:12] for name in found)})"
-        raise UserError(f"{workspace.root}: {prefix} begins {what} here. `draftmill status` shows what there is.")
-    folder = workspace.build(found[0])
+    folder = workspace.build(named.build_id)
     try:
         body = json.loads((folder / "build.json").read_text())
         lock = json.loads((folder / "manifest.lock.yaml").read_text())
@@ -114,18 +157,44 @@ def _built(workspace: Workspace, prefix: str) -> Side:
             f"{folder}: its rows cannot be read ({first_line(error)[:200]}). Name its manifest instead, and they are "
             "selected again."
         ) from error
-    return Side(f"{body['name']} {found[0][:8]}", rows, manifest, sources, recipes)
+    return Side(f"{body['name']} {named.build_id[:8]}", rows, manifest, sources, recipes)
 
 
 def _built_recipes(folder: Path) -> Recipes:
-    """The recipes that a build's answers were planned with; none before its first `generate`."""
+    """The recipes that a build's answers were planned with, imported ones apart; none before its first `generate`."""
     import polars as pl
 
     if not (folder / "responses.parquet").exists():
         return {}
     bodies: dict[str, dict[str, Any]] = json.loads((folder / "recipes.json").read_text())
     used = pl.scan_parquet(folder / "responses.parquet", glob=False).select("category", "recipe_id").unique().collect()
-    return {(category, bodies[recipe]["thinking"]): bodies[recipe] for category, recipe in used.iter_rows()}
+    return {
+        (category, bodies[recipe]["thinking"]): bodies[recipe]
+        for category, recipe in used.sort("category", "recipe_id").iter_rows()
+        if recipe in bodies
+    }
+
+
+def _built_answers(workspace: Workspace, named: Known) -> pl.DataFrame:
+    """As wanted_answers, of a build as `generate` planned it last."""
+    import polars as pl
+
+    folder = workspace.build(named.build_id)
+    try:
+        bodies: dict[str, dict[str, Any]] = json.loads((folder / "recipes.json").read_text())
+        planned = pl.read_parquet(folder / "responses.parquet", columns=[*LABELS, *ANSWER], glob=False)
+    except (OSError, ValueError, pl.exceptions.PolarsError) as error:
+        raise UserError(
+            f"{folder}: its answers cannot be read ({first_line(error)[:200]}). Name its manifest instead."
+        ) from error
+    imports = _asked(workspace, "SELECT import_id, name FROM imports", {"import_id": pl.String, "name": pl.String})
+    names = dict(imports.iter_rows())
+    known = [
+        (recipe, bodies[recipe]["max_tokens"], None) if recipe in bodies else (recipe, 0, names.get(recipe, recipe[:8]))
+        for recipe in planned["recipe_id"].unique()
+    ]
+    schema = {"recipe_id": pl.String, "max_tokens": pl.Int64, "imported_from": pl.String}
+    return planned.join(pl.DataFrame(known, schema=schema, orient="row"), on="recipe_id")
 
 
 def _recipes(manifest: Manifest, target: ResolvedTarget) -> dict[tuple[str, bool], Recipe]:
@@ -150,7 +219,7 @@ def _answered(workspace: Workspace, recipe_ids: list[str]) -> pl.DataFrame:
     return _asked(
         workspace,
         "SELECT prompt_id, recipe_id, replica, turn, bool_or(state = 'accepted') AS accepted FROM responses "
-        f"WHERE recipe_id IN ({ids}) GROUP BY ALL",
+        f"WHERE list_contains([{ids}], recipe_id) GROUP BY ALL",  # which may be none
         {
             "prompt_id": pl.String, "recipe_id": pl.String, "replica": pl.Int32, "turn": pl.Int32,
             "accepted": pl.Boolean,
@@ -166,7 +235,7 @@ def _means(workspace: Workspace) -> pl.DataFrame:
         workspace,
         "SELECT b.category, r.recipe_id, count(*) AS answers, sum(r.response_tokens)::BIGINT AS tokens "
         "FROM accepted_responses r JOIN (SELECT DISTINCT response_id, category FROM build_responses) b "
-        "USING (response_id) GROUP BY ALL",
+        "USING (response_id) WHERE r.response_tokens IS NOT NULL GROUP BY ALL",  # of an import they may not be known
         {"category": pl.String, "recipe_id": pl.String, "answers": pl.Int64, "tokens": pl.Int64},
     )
 

@@ -2,8 +2,8 @@
 
 A row is a prompt and its replica under its labels (category, source, holdout), so in every group kept + added is
 what NEW selects and kept + removed what OLD selected. An answer is reused if the ledger has accepted it under NEW's
-recipe, whatever build it was made for. What was rejected is not asked again, as `draftmill generate` has it, nor are
-the turns after it: reused + rejected + to generate is what NEW wants.
+recipe, whatever build it was made for, or if NEW takes it from an import. What was rejected is not asked again, as
+`draftmill generate` has it, nor are the turns after it: reused + rejected + to generate is what NEW wants.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from corpus import selection
 from corpus.manifest import Manifest
+from corpus.reuse import ImportedConversation, conversation_for
 from generation.plan import Recipe
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class DiffPlan:
     rate: Rate | None
     changes: tuple[str, ...] = ()
     """What changed between the manifests, in words."""
+    imported: tuple[tuple[str, int], ...] = ()
+    """Imports that NEW takes answers from, and how many of the reused ones each has."""
 
     def sum(self, name: str) -> int:
         """One of DiffRow's numbers over all groups."""
@@ -117,6 +120,9 @@ class DiffPlan:
         else:
             lines.append(f"{make:,} answers to generate, {about} {tokens:,} tokens: {about} {_duration(hours)}")
             lines.append(f"  at {self.rate.tokens_per_s:,.0f} tokens/s, all engines of run {self.rate.run_id}")
+        for name, rows in self.imported:
+            told = f"{rows:,} of the reused answers are from the import {name}"
+            lines += wrap(told, subsequent_indent="  ", break_on_hyphens=False, width=80)
         lines += [MEANING[basis] for basis in BASES if basis in MEANING and basis in self._bases()]
         if self.sum("rejected"):
             lines.append(f"{self.sum('rejected'):,} answers were rejected, or follow one that was: not asked again")
@@ -138,15 +144,35 @@ class DiffPlan:
 
 
 def wanted_answers(
-    manifest: Manifest, recipes: Mapping[tuple[str, bool], Recipe], prompts: pl.DataFrame
+    manifest: Manifest,
+    recipes: Mapping[tuple[str, bool], Recipe],
+    prompts: pl.DataFrame,
+    imported: Mapping[str, Sequence[ImportedConversation]] | None = None,
 ) -> pl.DataFrame:
-    """The answers that a build wants, one a row: LABELS, ANSWER and max_tokens.
+    """The answers that a build wants, one a row: LABELS, ANSWER, max_tokens and imported_from (null: generated).
 
     Args:
         recipes: by category and thinking.
         prompts: prompt_id, replica, turns and LABELS.
+        imported: as generation.plan.plan_generation takes them.
     """
     import polars as pl
+
+    taken = [
+        (prompt_id, replica, one.recipe_id, one.imported_from)
+        for prompt_id, replica, holdout in (prompts.select(*ROW, "holdout").iter_rows() if imported else ())
+        if (one := conversation_for(imported, prompt_id, replica, holdout))
+    ]
+    adopted = pl.DataFrame(
+        taken,
+        schema={
+            "prompt_id": pl.String,
+            "replica": prompts.schema["replica"],
+            "own": pl.String,
+            "imported_from": pl.String,
+        },
+        orient="row",
+    )
 
     table = pl.DataFrame(
         [(category, thinking, r.recipe_id, r.max_tokens) for (category, thinking), r in recipes.items()],
@@ -160,8 +186,9 @@ def wanted_answers(
         parts.append(rows.with_columns(thinking=pl.Series(thinks, dtype=pl.Boolean)))
     asked = pl.concat(parts) if parts else prompts.select(*ROW, *LABELS, "turns").with_columns(thinking=False)
     turns = asked.with_columns(turn=pl.int_ranges("turns")).explode("turn")
-    told = turns.with_columns(pl.col("turn", "replica").cast(pl.Int32)).join(table, on=["category", "thinking"])
-    return told.select(*LABELS, *ANSWER, "max_tokens")
+    told = turns.join(table, on=["category", "thinking"]).join(adopted, on=ROW, how="left")
+    made = told.with_columns(pl.col("turn", "replica").cast(pl.Int32), recipe_id=pl.coalesce("own", "recipe_id"))
+    return made.select(*LABELS, *ANSWER, "max_tokens", "imported_from")
 
 
 def plan_diff(
@@ -179,7 +206,7 @@ def plan_diff(
     Args:
         names: of OLD and NEW.
         old, new: their rows: ROW and LABELS.
-        wanted: NEW's answers (wanted_answers).
+        wanted: NEW's answers, as wanted_answers gives them.
         answered: what the ledger has of them: ANSWER, and accepted (else it was rejected).
         means: accepted answers by category and recipe: category, recipe_id, answers, tokens.
     """
@@ -209,7 +236,8 @@ def plan_diff(
         tokens_basis=pl.col("basis").fill_null(0).replace_strict(dict(enumerate(BASES)), return_dtype=pl.String)
     ).drop("basis")
     rows = tuple(DiffRow(**row) for row in named.iter_rows(named=True))
-    return DiffPlan(*names, rows, moved, rate, tuple(changes))
+    imports = wanted.drop_nulls("imported_from").group_by("imported_from").len().sort("imported_from")
+    return DiffPlan(*names, rows, moved, rate, tuple(changes), tuple(imports.rows()))
 
 
 def _table(rows: Sequence[DiffRow], width: int) -> list[str]:
@@ -265,7 +293,7 @@ def _judged(wanted: pl.DataFrame, answered: pl.DataFrame) -> pl.DataFrame:
     joined = wanted.join(known, on=ANSWER, how="left")
     ended = joined.filter(~pl.col("accepted")).select(ROW).unique().with_columns(ended=pl.lit(True))
     state = (
-        pl.when(pl.col("accepted"))
+        pl.when(pl.col("accepted") | pl.col("imported_from").is_not_null())
         .then(pl.lit("reused"))
         .when(pl.col("ended"))  # what follows a rejected turn is never asked
         .then(pl.lit("rejected"))

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, TypeVar
 
 from corpus import building
@@ -23,6 +24,7 @@ from corpus.errors import UserError
 from corpus.ledger.query import LedgerReader
 from corpus.ledger.rebuild import adopt
 from corpus.ledger.writer import LedgerWriter, Readable, open_ledger
+from corpus.reuse import check_imports
 from corpus.runlog import RunLog
 from draftmill.interrupted import StoppedEarly
 from draftmill.session import Session
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 T = TypeVar("T")
+WIDTH, INDENT = 80, 11
 STOPPED = (StoppedEarly, Interrupted, KeyboardInterrupt, asyncio.CancelledError)
 
 
@@ -57,20 +60,35 @@ def run_all(session: Session, serve: bool) -> None:
         _what_next(session, plan)
 
 
-def build_plan(session: Session) -> BuildPlan:
+def build_plan(session: Session, ledger: Readable | None = None) -> BuildPlan:
+    """What the manifest selects, once it is known that the answers it imports can be taken.
+
+    Args:
+        ledger: where imports are looked up; what is published, if none is open.
+
+    Raises:
+        UserError: nothing can be selected, or generation.imported names what cannot be taken.
+    """
+    if session.manifest.generation.imported:
+        check_imports(session.manifest, session.target.identity(), ledger or reader(session))
+    return selection_plan(session)
+
+
+def selection_plan(session: Session) -> BuildPlan:
     """What the manifest selects; reads sources into their pools where that was not done."""
     tokens = None
     if session.manifest.filters.prompt_tokens is not None:
         building.refuse_unbuilt(session.manifest)
         tokenizer = f"{session.target.tokenizer_hash}:{session.target.template_hash}"
         tokens = TokenRule(session.count_tokens, tokenizer)
-    return building.plan_build(session.manifest, session.base, session.workspace, tokens)
+    with Screen("looking at the sources") as screen:
+        return building.plan_build(session.manifest, session.base, session.workspace, tokens, screen.update)
 
 
 def build_stage(session: Session, ledger: LedgerWriter) -> BuildPlan:
     """Select prompts and enter the build."""
     started = time.monotonic()
-    plan = build_plan(session)
+    plan = build_plan(session, ledger)
     log = RunLog(ledger, "build", plan.build_id) if _is_new(plan, ledger) else None
     new = building.commit_build(plan, session.workspace, ledger)
     if log:
@@ -78,7 +96,8 @@ def build_stage(session: Session, ledger: LedgerWriter) -> BuildPlan:
     took = f" in {time.monotonic() - started:.1f} s" if new else ", unchanged"
     say(f"build      {plan.build_id}: {plan.selected:,} prompts and {plan.held_out:,} held out{took}")
     for note in plan.notes:
-        say(f"           {note}")
+        for line in wrap(note, WIDTH - INDENT):
+            say(f"{'':<{INDENT}}{line}")
     return plan
 
 
@@ -88,7 +107,8 @@ def build_lines(plan: BuildPlan) -> list[str]:
         (name, f"{plan.shares[name]:.1%}", f"{wanted:,}", f"{plan.available.get(name, 0):,}")
         for name, wanted in sorted(plan.quotas.rows.items(), key=lambda item: -item[1])
     ]
-    return [*table(("category", "share", "prompts", "available"), rows), *plan.notes]
+    notes = [line for note in plan.notes for line in wrap(note, WIDTH)]
+    return [*table(("category", "share", "prompts", "available"), rows), *notes]
 
 
 def generation_plan(
@@ -321,7 +341,7 @@ def show_served(served: Served) -> None:
 def export_plan(session: Session, out: Path, untrained: bool) -> ExportPlan:
     """What `draftmill export` would write."""
     published = reader(session)
-    return plan_export(training_plan(session, published, build_plan(session)), out, untrained, published)
+    return plan_export(training_plan(session, published, build_plan(session, published)), out, untrained, published)
 
 
 def export_stage(session: Session, plan: ExportPlan) -> None:

@@ -51,6 +51,7 @@ def response_schema() -> Any:
             ("category", text), ("source", text), ("holdout", pa.bool_()), ("text", text), ("prompt_token_ids", ids),
             ("token_ids", ids), ("finish_reason", text), ("model", text), ("recipe_id", text), ("thinking", pa.bool_()),
             ("prompt_tokens", number), ("response_tokens", number), ("license", text),
+            ("imported_from", text),
         ]
     )  # fmt: skip
 

@@ -7,18 +7,22 @@ goes on with an upload that broke off. No message holds the token.
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpus.artefacts import full_disk, replace_folder, temporary_path, write_text
-from corpus.card import CONFIGS, Published, card_text, one_license
+from corpus.card import CONFIGS, ImportedPart, Published, card_text, one_license
 from corpus.errors import UserError, first_line
+from corpus.gguf import is_gguf_target
 from corpus.ledger.query import query
 from corpus.workspace import Workspace
-from draftmill.pipeline import build_plan
+from draftmill.naming import published_lock, published_model, published_path
+from draftmill.pipeline import selection_plan
 from draftmill.published import write_prompts, write_responses
 from draftmill.session import Session
 from draftmill.taken import taken_by_plan
@@ -36,9 +40,9 @@ LOCK = "manifest.lock.yaml"
 
 @dataclass(frozen=True)
 class Place:
-    """Where on the Hub."""
+    """Where on the Hub; nowhere (None) where a folder is written."""
 
-    repo: str
+    repo: str | None
     private: bool
     revision: str | None
 
@@ -62,6 +66,10 @@ class PushPlan:
     response_bytes: int
     missing: int
     """Answers that the build wants and does not have."""
+    unanswered: bool
+    """True if answers were to be published and there are none."""
+    base: Path
+    """The manifest's relative paths start here."""
     out: Path | None
 
     def lines(self) -> list[str]:
@@ -81,7 +89,9 @@ class PushPlan:
             *(f"  {line.rstrip()}" for line in table(("file", "rows", "size"), files)),
             f"licence: {self.license}{by_source}",
         ]
-        if self.published.responses is not None and self.missing:
+        if self.unanswered:
+            lines.append("no answer is accepted yet; `draftmill generate` makes them")
+        elif self.published.responses is not None and self.missing:
             lines.append(f"{self.missing:,} answers are missing or rejected; the accepted ones are published")
         return lines
 
@@ -90,10 +100,10 @@ def plan_push(session: Session, place: Place, prompts_only: bool, out: Path | No
     """What would be published of the manifest's build.
 
     Raises:
-        UserError: it is not built or not answered, a licence is denied, or a name is no place to write to.
+        UserError: it is not built, a licence is denied, or a name is no place to write to.
     """
     _check_names(place, out)
-    build, workspace = build_plan(session), session.workspace
+    build, workspace = selection_plan(session), session.workspace
     name, of_build = session.manifest.name, f"WHERE b.build_id = '{build.build_id}'"
     entered = query(workspace, f"SELECT 1 FROM builds b {of_build}").height > 0
     if not entered or not (workspace.build(build.build_id) / LOCK).is_file():
@@ -103,35 +113,42 @@ def plan_push(session: Session, place: Place, prompts_only: bool, out: Path | No
         "SELECT count(*), count(r.response_id), coalesce(sum(s.size_bytes / s.rows), 0)::BIGINT FROM build_responses b "
         f"LEFT JOIN accepted_responses r USING (response_id) LEFT JOIN response_shards s USING (shard) {of_build}",
     ).row(0)
-    if not accepted and not prompts_only:
-        raise UserError(
-            f"{name}: build {build.build_id} has no accepted answers. Run `draftmill generate` first, or push its "
-            "prompts with --prompts-only."
-        )
-    models = query(
-        workspace,
-        "SELECT DISTINCT c.model, c.revision FROM build_responses b JOIN recipes c USING (recipe_id) "
-        f"{of_build} ORDER BY ALL LIMIT 1",
-    ).rows()
-    model, revision = models[0] if models else (session.manifest.target.model, session.manifest.target.revision)
+    model, revision = _target(session, of_build)
     taken = taken_by_plan(workspace, build)
     rows, held_out = (int(frame["prefix"].sum()) for frame in (taken, taken.filter("holdout")))
     sources = _sources(workspace, build.build_id)
     candidates = workspace.candidates(build.candidates_id) / "prompts.parquet"
+    with_answers = bool(accepted) and not prompts_only
     return PushPlan(
         place,
         build,
         Published(
-            place.repo, build.build_id, name, session.manifest.seed, model, revision, rows, held_out,
-            None if prompts_only else accepted,
+            place.repo or (out.name if out else ""), build.build_id, name, session.manifest.seed,
+            published_model(model, session.base), revision, rows, held_out,
+            accepted if with_answers else None, _imports(session, of_build) if with_answers else (),
         ),
         one_license(sources),
         tuple((source, licence or "not stated") for source, licence in sources.select("source", "license").iter_rows()),
         candidates.stat().st_size * rows // max(1, sum(build.counts.values())),
         response_bytes,
         wanted - accepted,
+        not accepted and not prompts_only,
+        session.base,
         out,
     )  # fmt: skip
+
+
+def refuse_unanswered(plan: PushPlan) -> None:
+    """Refuse to publish prompts alone where that was not asked for.
+
+    Raises:
+        UserError: the build has no answers.
+    """
+    if plan.unanswered:
+        raise UserError(
+            f"{plan.published.manifest}: build {plan.build.build_id} has no accepted answers. Run `draftmill generate` "
+            "first, or push its prompts with --prompts-only."
+        )
 
 
 def run_push(plan: PushPlan, workspace: Workspace) -> str:
@@ -171,47 +188,90 @@ def write_tree(plan: PushPlan, workspace: Workspace, folder: Path) -> None:
         published, prompts=write_prompts(data, candidates, taken_by_plan(workspace, plan.build), sources)
     )
     if published.responses is not None:
-        published = replace(published, responses=write_responses(data, workspace, _answers(workspace, build_id)))
+        answers = _answers(workspace, build_id, plan.base)
+        published = replace(published, responses=write_responses(data, workspace, answers))
     composition, funnel = (
         query(workspace, f"FROM {view} WHERE build_id = '{build_id}'") for view in ("composition", "funnel")
     )
     write_text(folder / "README.md", card_text(published, composition, sources, funnel))
-    shutil.copyfile(workspace.build(build_id) / LOCK, folder / LOCK)
+    lock = published_lock(json.loads((workspace.build(build_id) / LOCK).read_text()), plan.base)
+    write_text(folder / LOCK, json.dumps(lock, indent=1, sort_keys=True) + "\n")
+
+
+def _target(session: Session, of_build: str) -> tuple[str, str | None]:
+    """The model that the build's answers are generated by, and its revision where that is known."""
+    generated = query(
+        session.workspace,
+        "SELECT DISTINCT c.model, c.revision FROM build_responses b JOIN recipes c USING (recipe_id) "
+        f"{of_build} AND b.recipe_id NOT IN (SELECT import_id FROM imports) ORDER BY ALL LIMIT 1",
+    ).rows()
+    if generated:
+        return generated[0]
+    target = session.manifest.target
+    on_hub = published_model(target.model, session.base) == target.model
+    return target.model, target.revision if on_hub and not is_gguf_target(target.model) else None
+
+
+def _imports(session: Session, of_build: str) -> tuple[ImportedPart, ...]:
+    """The imports that accepted answers of the build come from."""
+    rows = query(
+        session.workspace,
+        "SELECT i.name, i.model, i.revision, max(s.license) AS license, count(DISTINCT b.response_id) AS answers "
+        "FROM build_responses b JOIN accepted_responses r USING (response_id) "
+        "JOIN imports i ON i.import_id = b.recipe_id LEFT JOIN sources s ON s.build_id = i.import_id "
+        f"{of_build} GROUP BY i.import_id, i.name, i.model, i.revision ORDER BY i.name, i.import_id",
+    )
+    return tuple(
+        ImportedPart(name, published_model(model, session.base), revision, licence, answers)
+        for name, model, revision, licence, answers in rows.iter_rows()
+    )
 
 
 def _sources(workspace: Workspace, build_id: str) -> pl.DataFrame:
-    return query(
+    found = query(
         workspace,
         "SELECT s.source, p.dataset, p.config, p.split, p.revision, coalesce(s.license, p.license) AS license "
         f"FROM sources s JOIN pools p USING (pool_id) WHERE s.build_id = '{build_id}' ORDER BY s.source",
     )
+    return _renamed(found, "dataset", published_path)
 
 
-def _answers(workspace: Workspace, build_id: str) -> pl.DataFrame:
+def _renamed(frame: pl.DataFrame, column: str, name: Callable[[str], str]) -> pl.DataFrame:
+    import polars as pl
+
+    names = {one: name(one) for one in frame[column].unique().drop_nulls()}
+    return frame.with_columns(pl.col(column).replace_strict(names, default=None, return_dtype=pl.String))
+
+
+def _answers(workspace: Workspace, build_id: str, base: Path) -> pl.DataFrame:
     """The build's accepted answers without texts, in the order in which they lie."""
-    return query(
+    found = query(
         workspace,
         "SELECT b.response_id, b.prompt_id, b.replica, b.turn, b.category, b.source, b.holdout, r.finish_reason, "
         "c.model, b.recipe_id, c.thinking, r.prompt_tokens, r.response_tokens, "
-        "coalesce(s.license, p.license) AS license, r.shard, r.shard_row "
+        "coalesce(s.license, p.license) AS license, i.name AS imported_from, r.shard, r.shard_row "
         "FROM build_responses b JOIN accepted_responses r USING (response_id) "
         "LEFT JOIN recipes c ON c.recipe_id = b.recipe_id "
         "LEFT JOIN sources s ON s.build_id = b.build_id AND s.source = b.source "
-        "LEFT JOIN pools p ON p.pool_id = s.pool_id "
+        "LEFT JOIN pools p ON p.pool_id = s.pool_id LEFT JOIN imports i ON i.import_id = b.recipe_id "
         f"WHERE b.build_id = '{build_id}' ORDER BY r.shard, r.shard_row",
     )
+    return _renamed(found, "model", lambda model: published_model(model, base))
 
 
 def _check_names(place: Place, out: Path | None) -> None:
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
-    try:
-        validate_repo_id(place.repo)
-    except HFValidationError as error:
-        raise UserError(f"{place.repo!r}: no name of a dataset ({first_line(error)}).") from error
-    if "/" not in place.repo:
-        raise UserError(f"{place.repo}: names no owner; a dataset on the Hub is owner/name.")
+    if place.repo is None and out is None:
+        raise UserError("push: says not where to. Name the dataset on the Hub as OWNER/NAME, or a folder with --out.")
+    if place.repo is not None:
+        try:
+            validate_repo_id(place.repo)
+        except HFValidationError as error:
+            raise UserError(f"{place.repo!r}: no name of a dataset ({first_line(error)}).") from error
+        if "/" not in place.repo:
+            raise UserError(f"{place.repo}: names no owner; a dataset on the Hub is owner/name.")
     if out is not None and out.exists():
         raise UserError(f"{out}: exists already. Name a new folder with --out.")
 
@@ -221,6 +281,7 @@ def _open_repo(place: Place) -> None:
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.utils import httpx
 
+    assert place.repo is not None
     if get_token() is None:
         raise UserError(f"{place.repo}: no Hub token. Set HF_TOKEN, or run `hf auth login`, with one that may write.")
     api = HfApi()
@@ -241,6 +302,7 @@ def _upload(plan: PushPlan, folder: Path) -> str:
     from huggingface_hub import HfApi
     from huggingface_hub.utils import httpx
 
+    assert plan.place.repo is not None
     try:
         commit: Any = HfApi().upload_folder(
             repo_id=plan.place.repo,

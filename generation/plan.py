@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from corpus import identity, selection
 from corpus.manifest import Manifest, Sampling
-from corpus.reuse import ImportedConversation
+from corpus.reuse import ImportedConversation, conversation_for
 
 if TYPE_CHECKING:
     import polars as pl
@@ -110,15 +110,14 @@ def plan_generation(
     for row, thinking in zip(prompts.select(columns).iter_rows(), thinks, strict=True):
         prompt_id, replica, category, source, holdout, turns = row
         recipe = recipes[category, thinking]
-        adopted = () if holdout or imported is None else imported.get(prompt_id, ())[replica : replica + 1]
-        for one in adopted:
+        adopted = conversation_for(imported, prompt_id, replica, holdout)
+        if adopted is not None:
             wanted += (
-                Answer(response_id, prompt_id, one.recipe_id, replica, turn, category, source, holdout)
-                for turn, response_id in enumerate(one.response_ids)
+                Answer(response_id, prompt_id, adopted.recipe_id, replica, turn, category, source, holdout)
+                for turn, response_id in enumerate(adopted.response_ids)
             )
-            accepted += len(one.response_ids)
-            reused[one.imported_from] = reused.get(one.imported_from, 0) + len(one.response_ids)
-        if adopted:
+            accepted += len(adopted.response_ids)
+            reused[adopted.imported_from] = reused.get(adopted.imported_from, 0) + len(adopted.response_ids)
             continue
         answers = tuple(
             Answer(

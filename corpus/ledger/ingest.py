@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import json
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,8 @@ def ingest_pool(connection: Connection, workspace: Workspace, pool_id: str) -> N
         "pools",
         {"pool_id": pool_id},
         {
-            **{key: pool[key] for key in ("dataset", "config", "split", "revision", "format", "license")},
+            **{key: pool[key] for key in ("dataset", "config", "split", "revision", "license")},
+            "format": _formats(pool),
             "where_sql": pool["where"],
             "row_limit": pool["limit"],
             "trust_remote_code": pool["trust_remote_code"],
@@ -39,18 +41,20 @@ def ingest_pool(connection: Connection, workspace: Workspace, pool_id: str) -> N
             "rows_read": sum(chunk["rows"] for chunk in chunks),
             "rows_left_out": sum(chunk["left_out"] for chunk in chunks),
             "complete": pool["complete"],
-            "rows_unread": pool["rows_unread"],
+            "rows_unread": pool.get("rows_unread"),  # an older draftmill did not count them
         },
     )
     known = connection.execute(
         "SELECT coalesce(max(chunk), -1) FROM source_rows WHERE pool_id = ?", [pool_id]
     ).fetchone()
-    for number in range(len(chunks)):
+    for number, chunk in enumerate(chunks):
         if number > (known[0] if known else -1):
+            # a chunk of an older draftmill is of one file, which pool.json names
+            file, named = ("?", [chunk["file"]]) if "file" in chunk else ("file", [])
             connection.execute(
-                "INSERT INTO source_rows SELECT ?, ?::INTEGER, file, row_index, upstream_id, upstream_label, "
+                f"INSERT INTO source_rows SELECT ?, ?::INTEGER, {file}, row_index, upstream_id, upstream_label, "
                 "prompt_id, reason, detail FROM read_parquet(?)",
-                [pool_id, number, _literal(folder / f"{number}.parquet")],
+                [pool_id, number, *named, _literal(folder / f"{number}.parquet")],
             )
 
 
@@ -64,10 +68,12 @@ def ingest_candidates(connection: Connection, workspace: Workspace, candidates_i
         "prompt_tokens, pool_id, chunk, file, row_index, upstream_id FROM read_parquet(?)",
         [candidates_id, _literal(folder / "prompts.parquet")],
     )
+    drops = _literal(folder / "drops.parquet")
+    lifted = _lifted(connection, drops, "similarity", "eval_set", "eval_item", "overlap")
     connection.execute(
         "INSERT INTO drops SELECT ?, source, pool_id, chunk, file, row_index, prompt_id, reason, detail, "
-        "winner_prompt_id, winner_source, similarity, eval_set, eval_item, overlap, upstream_id FROM read_parquet(?)",
-        [candidates_id, _literal(folder / "drops.parquet")],
+        f"winner_prompt_id, winner_source, {lifted}, upstream_id FROM read_parquet(?)",
+        [candidates_id, drops],
     )
 
 
@@ -82,18 +88,28 @@ def ingest_build(connection: Connection, workspace: Workspace, build_id: str) ->
         _insert(connection, "sources", {"build_id": build_id, **source})
     for target in build["targets"]:
         _insert(connection, "build_targets", {"build_id": build_id, **target})
+    rounds = f"{_literal(folder / 'rounds')}/*.parquet"
     connection.execute(
-        """
+        f"""
         INSERT INTO selections
-        WITH taken AS (SELECT category, source, holdout, prefix, available, round FROM read_parquet(?)),
+        WITH ordered AS (
+            SELECT prompt_id, category, source, holdout, source_rank,
+                   count(*) OVER (PARTITION BY category, source, holdout) AS there
+            FROM read_parquet(?)
+        ),
+        taken AS (
+            SELECT category, source, holdout, prefix, round, {_lifted(connection, rounds, "available")}
+            FROM read_parquet(?)
+        ),
         chosen AS (
-            SELECT p.prompt_id, p.category, p.source, p.holdout, t.round,
-                   unnest(range((t.prefix - p.source_rank + t.available - 1) // t.available)) AS replica
-            FROM read_parquet(?) p JOIN taken t USING (category, source, holdout) WHERE p.source_rank < t.prefix
+            SELECT p.prompt_id, p.category, p.source, p.holdout, t.round, coalesce(t.available, p.there) AS n,
+                   unnest(range((t.prefix - p.source_rank + n - 1) // n)) AS replica
+            FROM ordered p JOIN taken t USING (category, source, holdout) WHERE p.source_rank < t.prefix
         )
-        SELECT ?, prompt_id, replica, category, source, holdout, min(round) FROM chosen GROUP BY ALL
+        SELECT ?, prompt_id, replica, category, source, holdout, min(round) FROM chosen
+        GROUP BY prompt_id, replica, category, source, holdout
         """,
-        [f"{_literal(folder / 'rounds')}/*.parquet", candidates, build_id],
+        [candidates, rounds, build_id],
     )
     counts = connection.execute(
         "SELECT count(*) FILTER (NOT holdout), count(*) FILTER (holdout) FROM selections WHERE build_id = ?",
@@ -307,6 +323,23 @@ def ingest_run(connection: Connection, workspace: Workspace, run_id: str) -> Non
                 f"INSERT INTO {table} SELECT ?, {columns} FROM read_parquet(?)",
                 [run_id, f"{_literal(folder)}/{table}-*.parquet"],
             )
+
+
+def _formats(pool: dict[str, Any]) -> str | None:
+    """The formats that rows of a pool were read as, the commonest first; what was recognised where none was."""
+    counts: Counter[str] = Counter()
+    for chunk in pool["chunks"]:
+        counts.update(chunk.get("formats", {}))
+    named = [form for form, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+    recognised = pool["format"]
+    return ", ".join(named) or (json.dumps(recognised) if isinstance(recognised, dict) else recognised)
+
+
+def _lifted(connection: Connection, files: str, *names: str) -> str:
+    """These columns of parquet files, for a SELECT: NULL where an older draftmill wrote none."""
+    described = connection.execute("DESCRIBE SELECT * FROM read_parquet(?)", [files]).fetchall()
+    there = {row[0] for row in described}
+    return ", ".join(name if name in there else f"NULL AS {name}" for name in names)
 
 
 def _literal(path: Path) -> str:

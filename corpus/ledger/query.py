@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import re
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from corpus.errors import UserError
@@ -82,8 +83,9 @@ def connect(workspace: Workspace) -> duckdb.DuckDBPyConnection:
 
     if not workspace.snapshot.exists():
         raise UserError(
-            f"{workspace.root}: holds no published ledger. Run `draftmill build MANIFEST --workspace "
-            f"{workspace.root}` first, or name the right --workspace."
+            f"{workspace.root.absolute()}: holds no published ledger. It is the workspace that -w or "
+            "DRAFTMILL_WORKSPACE chooses, else ./workspace, wherever the manifest lies. Choose the one that was built "
+            f"in, or run `draftmill build MANIFEST -w {shlex.quote(str(workspace.root))}` first."
         )
     root = workspace.root.resolve()
     try:
@@ -140,7 +142,8 @@ class LedgerReader:
 
 EMPTY_VIEWS = {
     "prompt_text": "CREATE TEMP VIEW prompt_text AS "
-    "SELECT NULL::VARCHAR AS prompt_id, NULL::VARCHAR AS messages, NULL::VARCHAR AS tools WHERE false",
+    "SELECT NULL::VARCHAR AS prompt_id, NULL::VARCHAR AS messages, NULL::VARCHAR AS tools, NULL::VARCHAR AS asked "
+    "WHERE false",
     "original_text": "CREATE TEMP VIEW original_text AS "
     "SELECT NULL::VARCHAR AS prompt_id, NULL::VARCHAR AS file, NULL::BIGINT AS row_index, NULL::VARCHAR[] AS answers "
     "WHERE false",
@@ -158,8 +161,10 @@ def text_views(workspace: Workspace) -> dict[str, str]:
     views = dict(EMPTY_VIEWS)
     if prompts:
         views["prompt_text"] = (
-            "CREATE TEMP VIEW prompt_text AS SELECT DISTINCT prompt_id, messages, tools "
-            f"FROM {prompts} WHERE prompt_id IS NOT NULL"
+            "CREATE TEMP VIEW prompt_text AS SELECT prompt_id, messages, tools, array_to_string(list_transform("
+            'list_filter(from_json(messages, \'[{"role": "VARCHAR", "content": "VARCHAR"}]\'), '
+            "lambda m: m.role = 'user'), lambda m: m.content), chr(10)) AS asked "
+            f"FROM (SELECT DISTINCT prompt_id, messages, tools FROM {prompts} WHERE prompt_id IS NOT NULL)"
         )
         views["original_text"] = (
             "CREATE TEMP VIEW original_text AS SELECT prompt_id, file, row_index, CAST(original::JSON AS VARCHAR[]) "

@@ -3,6 +3,11 @@ CREATE OR REPLACE VIEW accepted_responses AS
 SELECT * FROM responses WHERE state = 'accepted';
 COMMENT ON VIEW accepted_responses IS 'Accepted answers, one row per response_id';
 
+CREATE OR REPLACE VIEW latest_build AS
+SELECT build_id, name, candidates_id, total, selected, held_out, created_at FROM builds
+QUALIFY row_number() OVER (ORDER BY created_at DESC, build_id) = 1;
+COMMENT ON VIEW latest_build IS 'The build that was made last; join it USING (build_id) to ask of that one alone';
+
 CREATE OR REPLACE VIEW composition AS
 WITH trained AS (
     SELECT d.build_id, r.response_id FROM drafters d JOIN drafter_responses r USING (drafter_id)

@@ -29,16 +29,16 @@ def diff(
     old: Annotated[
         str,
         typer.Argument(
-            metavar="OLD", help="A manifest, or the id of a build in the workspace (its first 6 digits are enough)."
+            metavar="OLD", help="A manifest, or a build of the workspace: its id (6 digits are enough) or its name."
         ),
     ],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="The manifest that it is compared with.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="What it is compared with: likewise.")],
     workspace: WorkspacePath = DEFAULT_WORKSPACE,
     form: Annotated[
         RowFormat, typer.Option("--format", "-f", help="A table for eyes, or one row per category and source.")
     ] = RowFormat.table,
 ) -> None:
-    """What changes from one manifest to another, and what the change costs.
+    """What changes from one manifest or build to another, and what the change costs.
 
     Prompts kept, added and removed by category and source, answers that are there already, answers to generate, and
     from what the ledger has measured the tokens and hours that these take. Makes no build; reads sources into their
@@ -47,11 +47,8 @@ def diff(
     from corpus.workspace import Workspace
     from draftmill.comparing import compare
     from draftmill.rows import write_rows
-    from draftmill.session import Session
 
-    session = Session(new, Workspace(workspace))
-    _ = session.manifest  # a wrong manifest is answered before anything is touched
-    plan = compare(old, session)
+    plan = compare(old, new, Workspace(workspace))
     if form is RowFormat.table:
         for line in plan.lines():
             typer.echo(line)
@@ -63,7 +60,12 @@ def diff(
 
 def push(
     manifest: ManifestPath,
-    repo: Annotated[str, typer.Argument(metavar="REPO", help="The dataset on the Hub, as owner/name; made if new.")],
+    repo: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="REPO", help="The dataset on the Hub, as owner/name; made if new. Not needed with --out."
+        ),
+    ] = None,
     workspace: WorkspacePath = DEFAULT_WORKSPACE,
     private: Annotated[bool, typer.Option("--private/--public", help="Who can see the dataset.")] = True,
     revision: Annotated[
@@ -89,6 +91,8 @@ def push(
     _ = session.manifest
     place = publishing.Place(repo, private, revision)
     plan = publishing.plan_push(session, place, prompts_only, out)
+    if not dry_run:
+        publishing.refuse_unanswered(plan)
     for line in plan.lines():
         typer.echo(line)
     if not dry_run:

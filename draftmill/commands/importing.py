@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from corpus.workspace import Workspace
 
 MOST_DROPS = 6
+MOST_NAME = 24  # of a line
+WIDTH = 80
+INDENT = " " * 11
 
 
 def register(app: typer.Typer) -> None:
@@ -25,10 +29,12 @@ def register(app: typer.Typer) -> None:
 
 
 def import_corpus(
-    path: Annotated[
-        str,
+    paths: Annotated[
+        list[str],
         typer.Argument(
-            metavar="PATH", help="The corpus: a file, folder or glob, or a folder that `datasets` saved to disk."
+            metavar="PATH...",
+            help="The corpus: files, folders or globs, or a folder that `datasets` saved to disk. Several are one "
+            "corpus, in whatever order.",
         ),
     ],
     model: Annotated[
@@ -40,7 +46,8 @@ def import_corpus(
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="LABEL", help="What to call the corpus. Default: the last part of PATH."),
+        typer.Option("--name", metavar="LABEL",
+                     help="What to call the corpus. Default: the last part of PATH, of several their folder."),
     ] = None,
     license_: Annotated[
         str | None, typer.Option("--license", metavar="LICENSE", help="Licence, recorded with every row.")
@@ -79,29 +86,50 @@ def import_corpus(
     """Adopt a corpus of prompts with a model's answers: classify it, and enter it in the ledger.
 
     Each answer becomes a response of that model, with its source row; all views answer for the corpus as for a build.
-    Importing the same corpus again changes nothing. A manifest reuses the answers with generation.imported.
+    Importing the same corpus again changes only the labels that are said then (--name, --license). A manifest reuses
+    the answers with generation.imported.
     """
     from corpus.errors import UserError
-    from corpus.importing import ImportOptions, plan_import
+    from corpus.import_source import ImportOptions
+    from corpus.importing import plan_import, settle_labels
+    from corpus.ledger.query import LedgerReader
     from corpus.workspace import Workspace
 
     if model is None:
         raise UserError("import: --model NAME is missing; name the model that wrote these answers.")
     options = ImportOptions(
-        path, model, revision, name, license_, split, form, where, limit, tokenizer, chat_template, skip_bad
+        tuple(paths), model, revision, name, license_, split, form, where, limit, tokenizer, chat_template, skip_bad
     )
     place = Workspace(workspace)
     plan = plan_import(options, Path(), place)
     if dry_run:
-        _show_rows(plan, place)
+        _show_rows(settle_labels(plan, LedgerReader(place)), place)
         return
     from corpus.ledger.rebuild import adopt
     from corpus.ledger.writer import open_ledger
 
     with open_ledger(place, "import") as ledger:
         adopt(ledger)
-        _import(plan, ledger)
-        _show_import(plan, ledger)
+        settled = settle_labels(plan, ledger)
+        _say_kept(plan, settled)
+        _import(settled, ledger)
+        _show_import(settled, ledger)
+
+
+def _say_kept(plan: ImportPlan, settled: ImportPlan) -> None:
+    """Labels that were not said now and are other than they would be: they stay from an earlier import."""
+    kept = {
+        "--name": (plan.labels["name"], settled.labels["name"]),
+        "--license": (plan.labels["license"], settled.labels["license"]),
+    }
+    changed = {option: now for option, (guessed, now) in kept.items() if guessed != now}
+    if changed:
+        from draftmill.terminal import say
+
+        for option, now in changed.items():
+            say(
+                f"import     keeps the {option.removeprefix('--')} {now or 'unstated'} that it has; {option} changes it"
+            )
 
 
 def _import(plan: ImportPlan, ledger: LedgerWriter) -> None:
@@ -109,8 +137,9 @@ def _import(plan: ImportPlan, ledger: LedgerWriter) -> None:
     from corpus.runlog import RunLog
     from draftmill.terminal import Screen, clock, say
 
+    name = _short(plan.name)
     if is_imported(plan, ledger):
-        say(f"import     {plan.name}: imported already, nothing to do")
+        say(f"import     {name}: imported already, nothing to do")
         return
     started = time.monotonic()
     with Screen("reading and classifying") as screen:
@@ -123,21 +152,24 @@ def _import(plan: ImportPlan, ledger: LedgerWriter) -> None:
             raise
         log.finish("done")
     took = clock(time.monotonic() - started)
-    say(f"import     {plan.name}: {rows.pool.rows:,} rows of {len(plan.resolved.files):,} files in {took}")
+    files = f"{len(plan.resolved.files):,} file{'s' * (len(plan.resolved.files) != 1)}"
+    say(f"import     {name}: {rows.pool.rows:,} rows of {files} in {took}")
 
 
 def _show_rows(plan: ImportPlan, workspace: Workspace) -> None:
-    """What an import would enter: prompts by category."""
-    from corpus.importing import read_import
+    """What an import would enter: prompts by category, and why other rows hold none."""
+    from corpus.importing import read_import, unusable_rows
     from draftmill.terminal import table
 
     found = read_import(plan, workspace)
-    counts = found.rows.group_by("category").len("rows").sort("rows", descending=True)
+    counts = found.rows.group_by("category").len("rows").sort(["rows", "category"], descending=[True, False])
     total = max(found.rows.height, 1)
     rows = [(category, f"{count:,}", f"{count / total:.1%}") for category, count in counts.iter_rows()]
     for line in table(("category", "rows", "share"), rows):
         typer.echo(line)
     typer.echo(f"{found.pool.rows - found.rows.height:,} of {found.pool.rows:,} rows hold no prompt")
+    for reason, count in unusable_rows(found, workspace):
+        typer.echo(f"  {count:,} {reason}")
 
 
 def _show_import(plan: ImportPlan, ledger: LedgerWriter) -> None:
@@ -159,18 +191,36 @@ def _show_import(plan: ImportPlan, ledger: LedgerWriter) -> None:
         typer.echo(line)
     for what, reasons in (("rows", _drops(ledger, build)), ("answers", _rejected(ledger, build))):
         if reasons:
-            say(f"           {what}: " + ", ".join(f"{count:,} {reason}" for reason, count in reasons))
+            listed = f"{what}: " + ", ".join(f"{count:,} {reason}" for reason, count in reasons)
+            for line in wrap(listed, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT + "  "):
+                say(line)
     if plan.encoder is None:
         say("           no token ids: with --tokenizer, builds can reuse the answers")
-    root = ledger.workspace.root
+    for line in _next_steps(plan, ledger.workspace.root):
+        say(line)
+
+
+def _next_steps(plan: ImportPlan, root: Path) -> list[str]:
+    """What to ask next, to be copied: in lines of WIDTH unless the workspace's own path is longer."""
     command = "draftmill sql" if root == DEFAULT_WORKSPACE else f"draftmill sql -w {shlex.quote(str(root))}"
-    say("Ask what is in it, and where its rows lie:")
-    say(f'  {command} "FROM composition')
-    say(f"    WHERE build_id = '{build}'\"")
-    say(f'  {command} "SELECT category, file, row_index FROM provenance')
-    say(f"    WHERE imported_from = '{plan.name}'\"")
+    lines = ["Ask what is in it, and where its rows lie:"]
+    by_id, by_name = f"WHERE build_id = '{plan.import_id}'", f"WHERE imported_from = '{plan.name}'"
+    for select, where in (
+        ("FROM composition", by_id),
+        ("SELECT category, file, row_index FROM provenance", by_name if len(by_name) + 5 <= WIDTH else by_id),
+    ):
+        whole = f'  {command} "{select}'
+        lines += [whole] if len(whole) <= WIDTH else [f"  {command} \\", f'    "{select}']
+        lines.append(f'    {where}"')
     if plan.encoder is not None:
-        say(f"Reuse its answers: generation: {{imported: [{plan.name}]}}")
+        reuse = f"generation: {{imported: [{plan.name}]}}"
+        one = f"Reuse its answers: {reuse}"
+        lines += [one] if len(one) <= WIDTH else ["Reuse its answers:", f"  {reuse}"]
+    return lines
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= MOST_NAME else name[: MOST_NAME - 1] + "…"
 
 
 def _drops(ledger: LedgerWriter, build: str) -> list[tuple[str, int]]:

@@ -49,9 +49,10 @@ def run(
 
     session = _session(manifest, workspace, devices, limit)
     if dry_run:
-        plan = pipeline.build_plan(session)
+        reader = pipeline.reader(session)
+        plan = pipeline.build_plan(session, reader)
         _print(pipeline.build_lines(plan))
-        _print(pipeline.generation_plan(session, pipeline.reader(session), plan).lines())
+        _print(pipeline.generation_plan(session, reader, plan).lines())
         return
     pipeline.run_all(session, serve)
 
@@ -89,7 +90,8 @@ def generate(
 
     session = _session(manifest, workspace, devices, limit)
     if dry_run:
-        plan = pipeline.generation_plan(session, pipeline.reader(session), pipeline.build_plan(session), retry_rejected)
+        reader = pipeline.reader(session)
+        plan = pipeline.generation_plan(session, reader, pipeline.build_plan(session, reader), retry_rejected)
         _print(plan.lines())
         return
     _with_build(session, "generate", lambda s, ledger, b: pipeline.generate_stage(s, ledger, b, retry_rejected))
@@ -107,7 +109,8 @@ def extract(
 
     session = _session(manifest, workspace, devices, limit)
     if dry_run:
-        _print(pipeline.extraction_plan(session, pipeline.reader(session), pipeline.build_plan(session)).lines())
+        reader = pipeline.reader(session)
+        _print(pipeline.extraction_plan(session, reader, pipeline.build_plan(session, reader)).lines())
         return
     _with_build(session, "extract", pipeline.extract_stage)
 
@@ -124,7 +127,8 @@ def train(
 
     session = _session(manifest, workspace, devices, limit)
     if dry_run:
-        _print(pipeline.training_plan(session, pipeline.reader(session), pipeline.build_plan(session)).lines())
+        reader = pipeline.reader(session)
+        _print(pipeline.training_plan(session, reader, pipeline.build_plan(session, reader)).lines())
         return
     _with_build(session, "train", pipeline.train_stage)
 
@@ -172,7 +176,8 @@ def serve_check(
 
     session = _session(manifest, workspace, devices, limit)
     if dry_run:
-        plan = pipeline.training_plan(session, pipeline.reader(session), pipeline.build_plan(session))
+        reader = pipeline.reader(session)
+        plan = pipeline.training_plan(session, reader, pipeline.build_plan(session, reader))
         _print([f"{plan.holdout_rows:,} held-out rows with drafter {drafter or plan.drafter_id}"])
         return
     _with_build(session, "serve-check", lambda s, ledger, b: pipeline.serve_stage(s, ledger, b, drafter))

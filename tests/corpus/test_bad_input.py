@@ -266,7 +266,7 @@ def write_files(world: World, kind: str, first: list[dict[str, Any]], second: li
 @pytest.mark.parametrize(
     ("second", "got"),
     [([{"id": "x", "prompt": 7}], "is int"), ([{"id": "x", "prompt": 1.5}], "is float"),
-     ([{"id": "x", "text": "here"}], "is not there")],
+     ([{"id": "x", "note": "here"}], "is not there")],
 )  # fmt: skip
 def test_a_column_that_changes_type_between_files_names_both(
     world: World, kind: str, second: list[dict[str, Any]], got: str
@@ -278,6 +278,13 @@ def test_a_column_that_changes_type_between_files_names_both(
     assert all(f"{name}.{kind}" in line for name in ("a", "b"))
     build(world, "skip")
     assert funnel(world)["read"] == 4
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "jsonl"])
+def test_a_file_with_another_prompt_column_is_read_as_what_it_is(world: World, kind: str) -> None:
+    write_files(world, kind, rows(3), [{"id": "x", "text": "here"}])
+    build(world, "stop")
+    assert set(funnel(world)) == {"read", "selected", "not_needed"}
 
 
 def test_a_table_with_none_of_the_columns_is_one_line_or_drops(world: World) -> None:

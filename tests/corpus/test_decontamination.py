@@ -122,3 +122,14 @@ def test_nothing_overlaps_with_nothing() -> None:
     assert find([], index_items([EvalItem("set", "0", "some words")])) == []
     with pytest.raises(ValueError, match="n-grams of 0 words"):
         index_items([], 0)
+
+
+def test_words_that_many_items_share_are_boilerplate_where_that_is_asked() -> None:
+    ending = "give the result as your final answer and do not include any units"
+    items = [EvalItem("s", str(i), f"question {i} alone here {ending}") for i in range(5)]
+    rows = [f"mine {ending}", f"question 3 alone here {ending} please"]
+    words = hash_words(rows)
+    assert overlaps(words, rows, index_items(items, 6)).rows.tolist() == [0, 1]
+    found = overlaps(words, rows, index_items(items, 6, common=3))
+    assert (found.rows.tolist(), found.items.tolist()) == ([1], [3])
+    assert overlaps(words, rows, index_items(items, 6, common=6)).rows.tolist() == [0, 1]

@@ -17,7 +17,8 @@ from corpus import import_files
 from corpus.building import commit_build, selected_rows
 from corpus.errors import UserError
 from corpus.identity import response_id
-from corpus.importing import ImportOptions, commit_import, is_imported, plan_import, read_import
+from corpus.import_source import ImportOptions
+from corpus.importing import commit_import, is_imported, plan_import, read_import, settle_labels
 from corpus.ledger.query import query
 from corpus.ledger.rebuild import adopt, rebuild_workspace
 from corpus.ledger.writer import open_ledger
@@ -63,11 +64,12 @@ def corpus(world: World, name: str = "team.jsonl") -> str:
     return str(world.jsonl(name, [row(*chat) for chat in CHATS]))
 
 
-def bring_in(world: World, path: str = "team.jsonl", **options: Any) -> str:
+def bring_in(world: World, *paths: str, **options: Any) -> str:
     """Import as the command does; returns the import's id, or "" where there was nothing to do."""
     with open_ledger(world.workspace, "import") as ledger:
         adopt(ledger)
-        plan = plan_import(ImportOptions(path, **{"model": "model", **options}), world.root, world.workspace)
+        said = ImportOptions(paths or ("team.jsonl",), **{"model": "model", **options})
+        plan = settle_labels(plan_import(said, world.root, world.workspace), ledger)
         if is_imported(plan, ledger):
             return ""
         commit_import(plan, read_import(plan, world.workspace), ledger, lambda text: None)
@@ -191,10 +193,99 @@ def test_another_name_is_another_label_on_the_same_answers(world: World) -> None
     assert contents(world)["responses"].equals(before)
 
 
+def test_labels_that_are_not_said_again_are_kept(world: World) -> None:
+    corpus(world)
+    world.tiny_model()
+    first = bring_in(world, name="old-runs", license="mit")
+    assert bring_in(world) == ""
+    assert bring_in(world, license="cc0-1.0") == first
+    with_tokens = bring_in(world, tokenizer="model")
+    assert with_tokens not in ("", first)
+    labels = query(world.workspace, "SELECT name, license FROM imports JOIN sources ON build_id = import_id ORDER BY 1")
+    assert labels.rows() == [("old-runs", "cc0-1.0")] * 2
+
+
+def test_a_name_is_one_corpus_alone(world: World) -> None:
+    corpus(world)
+    world.jsonl("else/team.jsonl", [row(*chat) for chat in CHATS[:3]])
+    first = bring_in(world)
+    before = contents(world)
+    with pytest.raises(UserError) as caught:
+        bring_in(world, "else/team.jsonl", model="other")
+    assert "the name team is another corpus's here (7 rows, answered by model)" in str(caught.value)
+    assert "--name" in str(caught.value)
+    assert equal(before, contents(world))
+    second = bring_in(world, "else/team.jsonl", name="else")
+    with pytest.raises(UserError, match="the name else is another corpus's here"):
+        bring_in(world, name="else")
+    assert bring_in(world, "else/team.jsonl", name="third") == second  # which frees the name
+    assert bring_in(world, name="else") == first
+
+
+def test_several_paths_are_one_corpus_in_any_order_and_spelling(world: World, make_world: Callable[[], World]) -> None:
+    ways: list[list[str]] = [
+        ["old/a.jsonl", "old/b.jsonl"],
+        ["old/b.jsonl", "./old/a.jsonl", "old/../old/b.jsonl"],
+        ["ROOT/old/a.jsonl", "old/b.jsonl"],
+        ["old/a.jsonl", "old"],
+        ["old/*.jsonl"],
+        ["old"],
+    ]
+    found, ids = [], set()
+    for paths in ways:
+        place = make_world()
+        place.jsonl("old/a.jsonl", [row(*chat) for chat in CHATS[:3]])
+        place.jsonl("old/b.jsonl", [row(*chat) for chat in CHATS[3:]])
+        ids.add(bring_in(place, *(path.replace("ROOT", str(place.root)) for path in paths)))
+        names = "SELECT DISTINCT imported_from, file FROM provenance ORDER BY ALL"
+        found.append(
+            (query(place.workspace, names).rows(), query(place.workspace, "FROM response_text ORDER BY 1").rows())
+        )
+    assert found[0][0] == [("old", "a.jsonl"), ("old", "b.jsonl")]
+    assert all(one == found[0] for one in found)
+    assert len(ids) == 1
+    assert len(found[0][1]) == 5
+
+
+def test_files_of_one_name_are_told_apart_and_a_file_said_twice_is_one(world: World) -> None:
+    for folder, chats in (("one", CHATS[:1]), ("two", CHATS[1:3])):
+        world.jsonl(f"{folder}/x.jsonl", [row(*chat) for chat in chats])
+    bring_in(world, "one/x.jsonl", "two/x.jsonl", name="both")
+    files = query(world.workspace, "SELECT DISTINCT file FROM provenance ORDER BY 1")["file"]
+    assert files.to_list() == ["one/x.jsonl", "two/x.jsonl"]
+    alone = bring_in(world, "one/x.jsonl", name="alone")
+    assert alone
+    assert bring_in(world, "one/x.jsonl", "./one/x.jsonl") == ""
+    with pytest.raises(UserError, match="on the Hub, where one PATH"):
+        bring_in(world, "one/x.jsonl", "hf://datasets/a/b/c.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("form", "rows", "said"),
+    [
+        (
+            "sharegpt",
+            [row("a", [("hello", "yes")])],
+            "columns are id, messages, which --format auto would read as messages",
+        ),
+        ("prompt", [row("a", [("hello", "yes")])], "would read as messages"),
+        ("messages", [{"question": "why?", "answer": "so"}], "would read as rows with prompt in question"),
+        ("messages", [row("a", [("hello", None)])], "beside its prompt"),
+    ],
+)
+def test_a_format_that_is_not_the_rows_is_said(world: World, form: str, rows: list[Any], said: str) -> None:
+    world.jsonl("team.jsonl", rows * 3)
+    with pytest.raises(UserError) as caught:
+        bring_in(world, format=form)
+    assert "not one of 3 rows holds an answer" in str(caught.value)
+    assert said in str(caught.value)
+
+
 def test_another_model_and_another_corpus_do_not_mix(world: World) -> None:
     corpus(world)
     world.jsonl("more.jsonl", [row(*chat) for chat in CHATS[:3]])
-    ids = {bring_in(world), bring_in(world, model="else"), bring_in(world, "more.jsonl"), bring_in(world, limit=2)}
+    two = bring_in(world, limit=2, name="two")
+    ids = {bring_in(world), bring_in(world, model="else"), bring_in(world, "more.jsonl"), two}
     assert len(ids) == 4
     counts = query(world.workspace, "SELECT count(*), count(DISTINCT response_id) FROM responses").row(0)
     assert counts[0] == counts[1] == 8 + 8 + 4 + 3

@@ -121,7 +121,7 @@ def test_no_file_there(world: World, path: str) -> None:
     (world.root / "empty").mkdir()
     with pytest.raises(UserError) as caught:
         resolve(world, path=path)
-    assert f"source src: path {path}: no file there" in str(caught.value)
+    assert f"source src: path {world.root / path}: no file there" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -12,6 +12,7 @@ from corpus.building import commit_build
 from corpus.errors import UserError
 from corpus.ledger.query import query, readable_statement
 from corpus.ledger.writer import open_ledger
+from corpus.workspace import Workspace
 
 World = Any
 
@@ -130,6 +131,13 @@ def test_python_variables_are_no_tables(built: World) -> None:
 
 
 def test_nothing_is_published_yet(world: World) -> None:
+    relative = Workspace(Path("my runs"))
+    with pytest.raises(UserError) as caught:
+        query(relative, "SELECT 1")
+    line = str(caught.value)
+    assert line.startswith(f"{Path.cwd() / 'my runs'}: holds no published ledger. ")
+    assert "-w or DRAFTMILL_WORKSPACE chooses, else ./workspace, wherever the manifest lies" in line
+    assert line.endswith("run `draftmill build MANIFEST -w 'my runs'` first.")
     with pytest.raises(UserError, match="holds no published ledger"):
         query(world.workspace, "SELECT 1")
     assert not world.workspace.root.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from corpus import pools
 from corpus.errors import UserError
+from corpus.evalsets import resolve_eval_sets
 from corpus.manifest import Source
 from corpus.pools import Pool, PoolReader, load_chunks
 from corpus.sources import FileDigests, ResolvedSource, resolve_source
@@ -113,6 +115,45 @@ def test_a_saved_dataset_that_is_not_whole_is_one_line(world: World, state: str,
     (folder / "dataset_info.json").write_text("{}")
     (folder / "state.json").write_text(state)
     refused(world, said, path="saved")
+
+
+# a path that means no file
+
+READ = " Read are .parquet, .jsonl, .ndjson, .json, .csv, .arrow, each also with .gz or .zst."
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("raw/pref.jsonl", ". Did you mean prefs.jsonl.gz?"),
+        ("raw/talk.jsonl", "."),
+        ("rwa/prefs.jsonl.gz", ": {base} has no rwa. Did you mean raw?"),
+        ("raw/prefs.jsonl.gz/more.jsonl", ": prefs.jsonl.gz is a file."),
+        ("raw/*.csv", ": nothing matches."),
+        ("empty", " that is read: the folder and those below hold none."),
+        ("raw/pipe.jsonl", ": it is no regular file."),
+        ("raw/link.jsonl", ": it is a link that leads nowhere."),
+    ],
+)
+def test_a_path_without_a_file_is_said_once_with_why_and_what_is_near(world: World, path: str, said: str) -> None:
+    world.jsonl("raw/prefs.jsonl.gz", [])
+    world.jsonl("raw/notes.txt", [])
+    world.jsonl("empty/pref.txt", [])
+    os.mkfifo(world.root / "raw" / "pipe.jsonl")
+    (world.root / "raw" / "link.jsonl").symlink_to("gone.jsonl")
+    whole = world.root / path
+    line = f"path {whole}: no file there{said.format(base=world.root.name)}{READ}"
+    with pytest.raises(UserError) as caught:
+        resolve(world, path=path)
+    assert str(caught.value) == f"source src: {line}"
+
+
+def test_an_evaluation_set_that_is_not_there_is_not_called_a_source(world: World) -> None:
+    manifest = world.manifest(decontaminate={"against": [{"path": "evals.jsonl", "field": "q"}]})
+    digests = FileDigests(world.workspace.cache / "digests.json")
+    with pytest.raises(UserError) as caught:
+        resolve_eval_sets(manifest, world.root, digests)
+    assert str(caught.value).startswith(f"decontaminate.against[0]: path {world.root / 'evals.jsonl'}: no file there")
 
 
 # what a limit leaves unread

@@ -19,12 +19,14 @@ from corpus.ledger.query import query
 from corpus.ledger.writer import LedgerWriter, open_ledger
 from corpus.manifest import Manifest
 from corpus.manifest_file import parse_manifest
+from corpus.reuse import ImportedConversation
 from draftmill.app import run_app
 from draftmill.changes import SourceRead, depth_changes, manifest_changes, recipe_changes
 from draftmill.differing import ANSWER, LABELS, ROW, DiffPlan, Rate, plan_diff, wanted_answers
 from draftmill.session import Session
 from draftmill.taken import light_rows, taken_by_files, taken_by_plan
 from generation.plan import GenerationPlan, Recipe, make_recipe, plan_generation
+from tests.draftmill import imports
 
 TARGET = {"model": "m", "revision": "r", "tokenizer": "t", "template": "p"}
 CATEGORIES = ("coding", "math")
@@ -53,12 +55,19 @@ def recipes(of: Manifest) -> dict[tuple[str, bool], Recipe]:
     return {(c, thinking): make_recipe(of, TARGET, c, thinking) for c in CATEGORIES for thinking in (False, True)}
 
 
+def prompt_id(number: int) -> str:
+    return hashlib.sha256(str(number).encode()).hexdigest()[:32]
+
+
+def turns(number: int) -> int:
+    return 1 + number % 3
+
+
 def prompts(rows: list[tuple[int, int, str, bool]]) -> pl.DataFrame:
     """(number, replica, category, holdout) of each row; a prompt's turns go by its number."""
     return pl.DataFrame(
         [
-            (hashlib.sha256(str(number).encode()).hexdigest()[:32], replica, category, f"{category}-{number % 2}", held,
-             1 + number % 3)
+            (prompt_id(number), replica, category, f"{category}-{number % 2}", held, turns(number))
             for number, replica, category, held in rows
         ],
         schema=PROMPTS, orient="row",
@@ -90,14 +99,18 @@ def diff(
     plan = plan_diff(
         ("a", "b"), old, new, wanted, answered, pl.DataFrame(schema=MEANS) if means is None else means, None
     )
+    return plan, plan_generation(of, TARGET, "b", new.with_columns(source_rank=0), done_of(new, answered))
+
+
+def done_of(new: pl.DataFrame, answered: pl.DataFrame) -> dict[str, str]:
+    """What a ledger has, as plan_generation is given it."""
     accepted = {tuple(row[:4]): row[4] for row in answered.select(*ANSWER, "accepted").iter_rows()}
-    bare = plan_generation(of, TARGET, "b", new.with_columns(source_rank=0), {})
-    done = {
+    bare = plan_generation(manifest(), TARGET, "b", new.with_columns(source_rank=0), {})
+    return {
         answer.response_id: "accepted" if accepted[key] else "rejected"
         for answer in bare.wanted
         if (key := (answer.prompt_id, answer.replica, answer.turn, answer.recipe_id)) in accepted
     }
-    return plan, plan_generation(of, TARGET, "b", new.with_columns(source_rank=0), done)
 
 
 def sizes(rows: pl.DataFrame) -> dict[tuple[Any, ...], int]:
@@ -117,6 +130,37 @@ def test_the_sums_hold_in_every_group_and_generation_finds_the_same(
     assert (plan.sum("reused"), plan.sum("rejected")) == (generation.accepted, generation.rejected)
     assert plan.sum("to_generate") == generation.to_make
     assert plan.moved == new.join(old, on=ROW).height - sum(row.kept for row in plan.rows)
+
+
+@given(
+    builds,
+    st.dictionaries(st.integers(0, 30), st.integers(1, 3), max_size=20),
+    st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=7),
+)
+def test_imported_answers_count_as_the_generation_plan_has_them(
+    new: pl.DataFrame, rows: dict[int, int], states: list[bool | None]
+) -> None:
+    of = manifest()
+    imported = {
+        prompt_id(number): [
+            ImportedConversation(
+                f"import-{row % 2}", "i" * 24, tuple(f"{number}-{row}-{t}" for t in range(turns(number)))
+            )
+            for row in range(count)
+        ]
+        for number, count in rows.items()
+    }
+    wanted = wanted_answers(of, recipes(of), new, imported)
+    made = wanted.filter(pl.col("imported_from").is_null())
+    answered = ledger(made, states)
+    plan = plan_diff(("a", "b"), new, new, wanted, answered, pl.DataFrame(schema=MEANS), None)
+    generation = plan_generation(
+        of, TARGET, "b", new.with_columns(source_rank=0), done_of(new, answered), None, imported
+    )
+    assert plan.sum("wanted") == len(generation.wanted)
+    assert (plan.sum("reused"), plan.sum("rejected")) == (generation.accepted, generation.rejected)
+    assert plan.sum("to_generate") == generation.to_make
+    assert dict(plan.imported) == generation.reused
 
 
 @given(builds)
@@ -300,12 +344,97 @@ def test_a_build_whose_source_is_gone_is_named_by_its_id(answered: Any, capsys: 
     assert "source talk is removed" in said.out
 
 
-@pytest.mark.parametrize("name", ["0123456789ab", "nothing.yaml", "abc"])
+def refused(world: Any, capsys: Any, *arguments: str) -> str:
+    code = run_app(["diff", *arguments, "-w", str(world.workspace.root)])
+    said = capsys.readouterr()
+    assert (code, said.out, said.err.count("\n")) == (2, "", 1)
+    return str(said.err)
+
+
+@pytest.mark.parametrize("name", ["0123456789ab", "nothing.yaml", "abc", "x" * 300])
 def test_what_is_no_build_and_no_manifest_is_one_line(answered: Any, name: str, capsys: Any) -> None:
-    code = run_app(["diff", name, str(answered.root / "old.yaml"), "-w", str(answered.workspace.root)])
-    said = capsys.readouterr().err
-    assert (code, said.count("\n")) == (2, 1)
-    assert name in said
+    (folder,) = answered.workspace.root.glob("builds/*")
+    for arguments in ([name, str(answered.root / "old.yaml")], [str(answered.root / "old.yaml"), name]):
+        said = refused(answered, capsys, *arguments)
+        assert f"{name[:200]}: neither a file nor a build in {answered.workspace.root}" in said
+        assert f"the newest here are {folder.name[:8]} (small)" in said
+    assert "Did you mean" in refused(answered, capsys, str(answered.root / "odl.yaml"), name)
+
+
+def test_builds_are_named_by_id_or_by_name_on_both_sides(answered: Any, capsys: Any) -> None:
+    (folder,) = answered.workspace.root.glob("builds/*")
+    expected = run(answered, capsys, str(answered.root / "old.yaml"), str(answered.root / "old.yaml")).out
+    for names in ([folder.name[:6], folder.name], ["small", "small"], ["small", str(answered.root / "old.yaml")]):
+        assert run(answered, capsys, *names).out == expected
+
+
+def test_a_name_that_several_builds_have_is_one_line(world: Any, capsys: Any) -> None:
+    with open_ledger(world.workspace, "test") as writer:
+        for seed in (1, 2):
+            commit_build(world.plan(world.manifest(seed=seed)), world.workspace, writer)
+    said = refused(world, capsys, "small", "small")
+    assert "small names 2 builds here: " in said
+    assert all(path.name[:12] in said for path in world.workspace.root.glob("builds/*"))
+
+
+def test_a_build_before_its_first_generate_is_planned_with_its_target(
+    world: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = world.tiny_model()
+    body = {"target": {"model": "model", "max_model_len": 512, "dtype": "float32"}}
+    path = world.write("old.yaml", **body)
+    with open_ledger(world.workspace, "test") as writer:
+        commit_build(world.plan(Session(path, world.workspace).manifest), world.workspace, writer)
+    monkeypatch.chdir(world.root)
+    assert run(world, capsys, "small", "small").out == run(world, capsys, str(path), str(path)).out
+    model.rename(world.root / "gone")
+    assert "Or name the build's manifest instead" in refused(world, capsys, "small", "small")
+
+
+@pytest.fixture
+def importing(world: Any) -> Any:
+    """A world with an import that answers ten of twenty prompts, and a manifest that takes it."""
+    world.tiny_model()
+    rows = [{"prompt": f"talk question {i}", "response": f"{i}"} for i in range(10)]
+    imports.imported(world, world.jsonl("team.jsonl", rows), model="model", tokenizer="model", name="team")
+    sources = [{"name": "talk", "path": world.prompts("talk", 20), "category": "general"}]
+    mix = {"total": 16, "shares": {"general": 1}, "holdout": 0.2, "shortage": "rescale"}
+    world.write("new.yaml", sources=sources, mix=mix, generation={"imported": ["team"], "max_tokens": 64}, **BUILD)
+    return world
+
+
+def test_a_diff_takes_imported_answers_as_generate_does_before_and_after(importing: Any, capsys: Any) -> None:
+    world, path = importing, importing.root / "new.yaml"
+    session = Session(path, world.workspace)
+    world.target = lambda: session.target
+    before = run(world, capsys, str(path), str(path)).out
+    with open_ledger(world.workspace, "test") as writer:
+        plan = world.plan(session.manifest)
+        commit_build(plan, world.workspace, writer)
+        made = world.generation(session.manifest, plan, writer)
+    (taken,) = made.reused.values()
+    assert 0 < taken <= 10
+    for names in ([str(path), str(path)], [plan.build_id, plan.build_id], ["small", str(path)]):
+        after = run(world, capsys, *names).out
+        assert table(after)["all"][3:5] == table(before)["all"][3:5] == [str(made.accepted), str(made.to_make)]
+        assert f"{taken} of the reused answers are from the import team" in after
+    assert made.accepted == taken
+
+
+def test_a_diff_of_an_import_is_one_line(importing: Any, capsys: Any) -> None:
+    for name in (query(importing.workspace, "SELECT import_id FROM imports").item(), "team"):
+        said = refused(importing, capsys, name, str(importing.root / "new.yaml"))
+        assert "is the import team" in said
+
+
+def test_an_import_that_a_manifest_cannot_take_stops_a_diff(importing: Any, capsys: Any) -> None:
+    old = str(importing.root / "new.yaml")
+    body = json.loads((importing.root / "new.yaml").read_text())
+    wrong = importing.root / "wrong.yaml"
+    wrong.write_text(json.dumps(body | {"generation": {"imported": ["nope"]}}))
+    said = refused(importing, capsys, old, str(wrong))
+    assert "generation.imported: nope: no corpus was imported under this name here" in said
+    assert 'generation.imported: ["nope"] -> ["team"]' in run(importing, capsys, str(wrong), old).out
 
 
 def test_light_rows_are_the_selected_rows(world: Any) -> None:

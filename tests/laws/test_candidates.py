@@ -125,7 +125,9 @@ def test_what_shares_a_run_of_words_is_dropped_with_set_item_and_overlap_and_not
     assert set(found["upstream_id"]) == leaked
     for row in found.iter_rows(named=True):
         assert row["eval_set"] == "evals.jsonl"
-        assert tuple(row["overlap"].split()) in runs(items[int(row["eval_item"][1:])])
+        number = int(row["eval_item"].partition(" ")[0][1:])
+        assert row["eval_item"] == f"t{number} (evals.jsonl row {number})"
+        assert tuple(row["overlap"].split()) in runs(items[number])
 
 
 def test_an_overlap_in_a_system_prompt_counts_too_and_is_in_the_ledger(world: World) -> None:
@@ -137,7 +139,7 @@ def test_an_overlap_in_a_system_prompt_counts_too_and_is_in_the_ledger(world: Wo
     committed(world, world.plan(world.manifest(**body)))
     with open_ledger(world.workspace, "test") as ledger:
         assert ledger.rows("SELECT reason, eval_set, eval_item, overlap FROM drops") == [
-            ("contaminated", "evals.jsonl", "t0", "river stone house garden")
+            ("contaminated", "evals.jsonl", "t0 (evals.jsonl row 0)", "river stone house garden")
         ]
 
 
@@ -310,7 +312,9 @@ def test_repeat_asks_every_prompt_once_more_before_any_is_asked_thrice(world: Wo
 
 def test_repeat_beyond_max_repeats_runs_short_and_the_table_says_how_many_would_do(world: World) -> None:
     mix = {"total": 400, "shares": {"coding": 3, "general": 1}, "holdout": 0.0, "shortage": "repeat", "max_repeats": 2}
-    with pytest.raises(UserError, match=r"shortage: repeat   builds 400 with max_repeats: 8 \(coding asked 7\.5 times"):
+    with pytest.raises(
+        UserError, match=r"repeat   builds 400 with max_repeats: 8 \(it is 2 now; coding asked 7\.5 times"
+    ):
         world.plan(world.manifest(mix=mix))
 
 

@@ -245,5 +245,5 @@ def test_labels_become_categories_or_reasons() -> None:
     rows = selection.label_rows(pool, source, ["coding", "math"])
     assert rows["category"].to_list() == ["coding", "news", None, None]
     assert rows["reason"].to_list() == [None, "not_in_mix", "no_category", "no_category"]
-    assert rows["detail"].to_list() == [None, "it", "other", None]
+    assert rows["detail"].to_list() == [None, "it -> news", "other", None]
     assert rows["priority"].unique().to_list() == [4]

@@ -1,0 +1,87 @@
+"""Arrow tables to polars frames: what polars cannot hold becomes what says the same, or text.
+
+A decimal of 256 bits, an interval, a union or a time at a fixed offset ends polars' import, some of them the process.
+Of a column that is no prompt nothing but its text is ever asked: a label, an id, a condition.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+
+def to_frame(table: pa.Table) -> pl.DataFrame:
+    """The table as polars holds it: the same rows and names."""
+    import polars as pl
+    import pyarrow as pa
+
+    columns = []
+    for field, column in zip(table.schema, table.columns, strict=True):
+        held = _held(field.type)
+        columns.append(column if held == field.type else _converted(column, held))
+    return pl.DataFrame(pa.Table.from_arrays(columns, names=table.column_names))
+
+
+def take(table: pa.Table, rows: list[int]) -> pa.Table:
+    """Some rows of a table. Of an empty list pyarrow would not know that it holds numbers."""
+    import pyarrow as pa
+
+    return table.take(pa.array(rows, pa.int64()))
+
+
+def _converted(column: pa.ChunkedArray, held: pa.DataType | None) -> pa.ChunkedArray | pa.Array:
+    import pyarrow as pa
+
+    if held is not None:
+        try:
+            return column.cast(held)
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+            pass  # text can say it
+    return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.string())
+
+
+def _held(kind: pa.DataType) -> pa.DataType | None:
+    """The type that polars can hold in the place of this one, often the same; None if only text can be."""
+    import pyarrow as pa
+
+    is_ = pa.types
+    if is_.is_decimal256(kind):
+        return pa.string()
+    if is_.is_timestamp(kind) and kind.tz is not None and not _is_zone(kind.tz):
+        return pa.timestamp(kind.unit, "UTC")
+    if is_.is_run_end_encoded(kind):
+        return _held(kind.value_type)
+    if is_.is_interval(kind) or is_.is_union(kind):
+        return None
+    if is_.is_struct(kind):
+        parts = [(field, _held(field.type)) for field in kind]
+        return None if any(held is None for _, held in parts) else pa.struct([f.with_type(h) for f, h in parts])
+    if is_.is_list(kind) or is_.is_list_view(kind):
+        return _list_of(pa.list_, kind)
+    if is_.is_large_list(kind) or is_.is_large_list_view(kind):
+        return _list_of(pa.large_list, kind)
+    if is_.is_fixed_size_list(kind):
+        return _list_of(lambda field: pa.list_(field, kind.list_size), kind)
+    if is_.is_map(kind):
+        key, item = _held(kind.key_type), _held(kind.item_type)
+        if (key, item) == (kind.key_type, kind.item_type):
+            return kind
+        return None if key is None or item is None else pa.map_(key, item)
+    return kind
+
+
+def _list_of(make: Any, kind: pa.DataType) -> pa.DataType | None:
+    held = _held(kind.value_type)
+    return None if held is None else make(kind.value_field.with_type(held))
+
+
+def _is_zone(name: str) -> bool:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+    return True

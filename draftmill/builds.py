@@ -1,0 +1,78 @@
+"""Which build of a workspace a person means: by its id, the first digits of it, or its name.
+
+Asks the builds' own files, so it also answers where no ledger is published.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from corpus.errors import UserError
+from corpus.workspace import Workspace
+
+NEWEST = 3  # builds that are named where there is no such one
+BUILD_ID = re.compile(r"[0-9a-f]{6,24}")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the workspace says of one of its builds, an import's too."""
+
+    build_id: str
+    name: str
+    created_at: str
+    imported: bool
+
+
+def find_build(named: str, workspace: Workspace) -> Known:
+    """The build that is called so.
+
+    Raises:
+        UserError: there is none, more than one, or it is an import.
+    """
+    known = _builds(workspace)
+    found = [one for one in known if BUILD_ID.fullmatch(named) and one.build_id.startswith(named)]
+    found = found or [one for one in known if one.name == named]
+    if len(found) > 1:
+        several = ", ".join(f"{one.build_id[:12]} ({one.created_at[:16]})" for one in found[:NEWEST])
+        more = ", …" if len(found) > NEWEST else ""
+        raise UserError(
+            f"{workspace.root}: {named} names {len(found)} builds here: {several}{more}. Say which by its id."
+        )
+    if not found:
+        built = [f"{one.build_id[:8]} ({one.name})" for one in known if not one.imported]
+        there = f"the newest here are {', '.join(built[:NEWEST])}" if built else "there is none yet"
+        raise UserError(
+            f"{ascii(named)[1:-1][:200]}: neither a file nor a build in {workspace.root}; {there}.{_near_file(named)}"
+        )
+    (one,) = found
+    if one.imported:
+        raise UserError(
+            f"{named}: is the import {one.name}; a diff is of builds, which shares select. Ask what is in it: "
+            f"draftmill sql \"FROM composition WHERE build_id = '{one.build_id}'\""
+        )
+    return one
+
+
+def _near_file(named: str) -> str:
+    path = Path(named)
+    near = difflib.get_close_matches(path.name, [one.name for one in path.parent.glob("*.y*ml")], n=1)
+    return f" Did you mean {path.parent / near[0]}?" if near else ""
+
+
+def _builds(workspace: Workspace) -> list[Known]:
+    """Builds and imports of the workspace, the newest first; a damaged one has no name."""
+    found = []
+    for path in workspace.root.glob("builds/*/build.json"):
+        try:
+            body = json.loads(path.read_text())
+        except (OSError, ValueError):
+            body = {}
+        body = body if isinstance(body, dict) else {}
+        name, created_at = (str(body.get(key) or "") for key in ("name", "created_at"))
+        found.append(Known(path.parent.name, name, created_at, body.get("kind") == "import"))
+    return sorted(found, key=lambda one: (one.created_at, one.build_id), reverse=True)
