@@ -30,7 +30,6 @@ from corpus.formats import (
 from corpus.manifest import FormatFields
 from corpus.records import encode_messages
 
-PLAIN_ROLES = frozenset(("system", "user", "assistant"))
 PROMPT_PREFIX = b'prompt:v1:{"messages":'
 PROMPT_SUFFIX = b',"tools":[]}'
 _encode = msgspec.json.Encoder().encode
@@ -119,9 +118,9 @@ class Normaliser:
 
     def _original(self, row: Row, form: Form, plain: bool) -> str | None:
         """The source's own answers as JSON, one a turn; None where it has none at all."""
-        keys = TURNS.get(form) if plain and isinstance(form, str) else None
-        if keys is not None:
-            answers = _plain_answers(row[keys[0]], keys[1], keys[2])
+        turns = TURNS.get(form) if plain and isinstance(form, str) else None
+        if turns is not None:
+            answers = turns.answers(row)
             try:
                 return _encode(answers).decode() if any(answers) else None
             except UnicodeEncodeError:
@@ -153,42 +152,59 @@ def _add_plain(out: Normalised, messages: Messages) -> bool:
     return True
 
 
-def _quick_messages(row: Row) -> Messages | None:
-    turns = row.get("messages")
-    if type(turns) is not list or row.get("tools") is not None or row.get("system") is not None:
-        return None
-    messages = []
-    for turn in turns:
-        if type(turn) is not dict:
+@dataclass(frozen=True)
+class _Turns:
+    """Plain rows of a format that holds turns."""
+
+    column: str
+    role: str
+    text: str
+    names: dict[str, str]
+    """A turn's name to its role, those that are plain."""
+
+    def messages(self, row: Row) -> Messages | None:
+        """What is shown of a plain row; None where it is not plain."""
+        turns = row.get(self.column)
+        if type(turns) is not list or row.get("tools") is not None or row.get("system") is not None:
             return None
-        role, content = turn.get("role"), turn.get("content")
-        if (
-            type(content) is not str
-            or role not in PLAIN_ROLES
-            or (len(turn) > 2 and _says_more(turn, "role", "content"))
-        ):
-            return None
-        if role != "assistant":
-            messages.append({"content": content, "role": role})
-    return messages
+        messages = []
+        for turn in turns:
+            if type(turn) is not dict:
+                return None
+            name, content = turn.get(self.role), turn.get(self.text)
+            role = self.names.get(name) if type(name) is str else None
+            if role is None or type(content) is not str or (len(turn) > 2 and self._says_more(turn)):
+                return None
+            if role != "assistant":
+                messages.append({"content": content, "role": role})
+        return messages
+
+    def answers(self, row: Row) -> list[str | None]:
+        """The first answer after each user turn of a plain row."""
+        answers: list[str | None] = []
+        waits = False
+        for turn in row[self.column]:
+            role = self.names[turn[self.role]]
+            if role == "user":
+                answers.append(None)
+                waits = True
+            elif role == "assistant" and waits:
+                answers[-1] = turn[self.text] or None
+                waits = False
+        return answers
+
+    def _says_more(self, turn: dict[str, Any]) -> bool:
+        """True if a turn has a value under another key: a tool call, a name, a weight."""
+        return any(value is not None for key, value in turn.items() if key not in (self.role, self.text))
 
 
-def _quick_sharegpt(row: Row) -> Messages | None:
-    turns = row.get("conversations")
-    if type(turns) is not list or row.get("tools") is not None or row.get("system") is not None:
-        return None
-    messages = []
-    for turn in turns:
-        if type(turn) is not dict:
-            return None
-        content = turn.get("value")
-        name = turn.get("from")
-        role = SHAREGPT_ROLES.get(name) if type(name) is str else None
-        if type(content) is not str or role not in PLAIN_ROLES or (len(turn) > 2 and _says_more(turn, "from", "value")):
-            return None
-        if role != "assistant":
-            messages.append({"content": content, "role": role})
-    return messages
+PLAIN_ROLES = ("system", "user", "assistant")
+TURNS = {
+    "messages": _Turns("messages", "role", "content", {role: role for role in PLAIN_ROLES}),
+    "sharegpt": _Turns(
+        "conversations", "from", "value", {name: role for name, role in SHAREGPT_ROLES.items() if role in PLAIN_ROLES}
+    ),
+}
 
 
 def _quick_prompt(row: Row) -> Messages | None:
@@ -207,35 +223,11 @@ def _quick_alpaca(row: Row) -> Messages | None:
 
 
 QUICK: dict[str, Callable[[Row], Messages | None]] = {
-    "messages": _quick_messages,
-    "sharegpt": _quick_sharegpt,
+    "messages": TURNS["messages"].messages,
+    "sharegpt": TURNS["sharegpt"].messages,
     "prompt": _quick_prompt,
     "alpaca": _quick_alpaca,
 }
-
-
-TURNS = {"messages": ("messages", "role", "content"), "sharegpt": ("conversations", "from", "value")}
-"""Of formats whose plain rows hold answers: the column of turns, and the keys of a turn's role and text."""
-
-
-def _plain_answers(turns: list[dict[str, Any]], role_key: str, text_key: str) -> list[str | None]:
-    """The first answer after each user turn of a plain row."""
-    answers: list[str | None] = []
-    waits = False
-    for turn in turns:
-        role = SHAREGPT_ROLES[turn[role_key]]
-        if role == "user":
-            answers.append(None)
-            waits = True
-        elif role == "assistant" and waits:
-            answers[-1] = turn[text_key] or None
-            waits = False
-    return answers
-
-
-def _says_more(turn: dict[str, Any], *known: str) -> bool:
-    """True if a turn has a value under another key: a tool call, a name, a weight."""
-    return any(value is not None for key, value in turn.items() if key not in known)
 
 
 def storable(text: str | None) -> str | None:

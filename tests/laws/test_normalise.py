@@ -21,8 +21,12 @@ text = st.one_of(
 )
 odd = st.sampled_from([None, 3, True, ["x"], {"type": "text", "text": "t"}, [{"type": "text", "text": "part"}], b"x"])
 content = st.one_of(text, text, text, odd)
-roles = st.sampled_from(["system", "user", "user", "user", "assistant", "tool", "developer", "User", "nobody", None, 4])
-names = st.sampled_from(["system", "human", "human", "gpt", "user", "tool", "Human", "function_call", "nobody", None])
+roles = st.sampled_from(
+    ["system", "user", "user", "user", "assistant", "tool", "developer", "User", "nobody", None, 4, ["user"]]
+)
+names = st.sampled_from(
+    ["system", "human", "human", "gpt", "user", "tool", "Human", "function_call", "nobody", None, ["gpt"]]
+)
 extra = st.dictionaries(st.sampled_from(["name", "tool_calls", "weight"]), st.sampled_from([None, None, "n", [], 0]))
 message = st.builds(lambda r, c, e: {"role": r, "content": c, **e}, roles, content, extra)
 turn = st.builds(lambda r, c, e: {"from": r, "value": c, **e}, names, content, extra)
