@@ -78,7 +78,7 @@ class Mix(Section):
     tolerance: Annotated[float, Field(ge=0, le=100)] = 0.5
     """How far an accepted share may be from its target, in percentage points (at least one row)."""
     holdout: Annotated[float, Field(ge=0, lt=1)] = 0.02
-    """Part of each category that is never trained on: chosen by a salted hash of prompt_id, so the same prompts in every build. They are generated too, outside total."""
+    """Part of each category that is never trained on: chosen by a salted hash of prompt_id, whatever the seed, so that no build with the same holdout trains on them. They are generated too, outside total."""
 
     def normalised(self) -> dict[str, float]:
         """Shares that sum to one, by category name."""
