@@ -21,7 +21,7 @@ from corpus.artefacts import write_text
 from corpus.canonical import digest
 from corpus.errors import RowError, UserError, first_line
 from corpus.manifest import Source
-from corpus.pieces import SUFFIXES, SourceFile, file_kind
+from corpus.pieces import SUFFIXES, SourceFile, called, file_kind
 
 HF = "hf://"
 CONVERTED = "refs/convert/"  # the Hub's own parquet copy of a dataset
@@ -92,7 +92,7 @@ def _find(source: Source, repository: str, revision: str, pattern: str | None) -
     from huggingface_hub import HfApi, constants
     from huggingface_hub.utils import httpx
 
-    at = f"source {source.name}: {f'dataset {source.dataset}' if source.dataset else f'path {source.path}'}"
+    at = f"{called(source.name)}: {f'dataset {source.dataset}' if source.dataset else f'path {source.path}'}"
     try:
         info = HfApi().dataset_info(repository, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
         commit, there = str(info.sha), sorted(one.rfilename for one in info.siblings or ())

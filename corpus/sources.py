@@ -26,7 +26,7 @@ from corpus.canonical import digest
 from corpus.errors import RowError, UserError
 from corpus.hub import HF, find_on_hub, hub_file
 from corpus.manifest import Source
-from corpus.pieces import COMPRESSIONS, SUFFIXES, SourceFile, file_kind
+from corpus.pieces import COMPRESSIONS, SUFFIXES, SourceFile, called, file_kind
 from corpus.saved import is_beside_rows, read_saved
 from corpus.suggestions import nearest_file
 
@@ -134,7 +134,7 @@ def in_reading_order(names: list[str]) -> list[str]:
 
 def _resolve_local(source: Source, base: Path, digests: FileDigests) -> ResolvedSource:
     pattern = base / cast(str, source.path)
-    at = source.name if source.name.startswith("decontaminate.") else f"source {source.name}"
+    at = called(source.name)
     try:
         saved = read_saved(pattern, source.split, f"{at}: path {source.path}") if pattern.is_dir() else None
         paths, root = (saved.files, pattern) if saved else _local_paths(pattern, base, cast(str, source.path))

@@ -293,3 +293,10 @@ def test_a_folder_of_many_tiny_files_is_few_chunks(world: World) -> None:
     asked = [json.loads(text)[0]["content"] for text in frame["messages"]]
     assert sorted(asked) == sorted(f"task {number}" for number in range(2000))
     assert all(text == f"task {name.removesuffix('.json')}" for text, name in zip(asked, frame["file"], strict=True))
+
+
+def test_an_evaluation_set_that_cannot_be_read_is_not_called_a_source(world: World) -> None:
+    (world.root / "evals.jsonl").write_text('{"q": "cut')
+    against = [{"path": "evals.jsonl", "field": "q"}]
+    with pytest.raises(UserError, match=r"^decontaminate\.against\[0\]: evals\.jsonl: row 0 "):
+        world.plan(world.manifest(decontaminate={"against": against}))
