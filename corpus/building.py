@@ -11,7 +11,7 @@ import json
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -57,11 +57,11 @@ class BuildPlan:
     available: dict[str, int]
     weights: dict[str, float]
     pools: tuple[Pool, ...]
+    notes: tuple[str, ...]
     revisions: dict[str, str]
     """Resolved revision of each source."""
     eval_sets: tuple[dict[str, Any], ...]
     """Set, field and resolved revision of each evaluation set."""
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def selected(self) -> int:
@@ -72,6 +72,14 @@ class BuildPlan:
     def held_out(self) -> int:
         """Prompts that are generated and never trained on."""
         return sum(rows for (_, _, holdout), rows in self.prefixes.items() if holdout)
+
+    def taken(self) -> pl.DataFrame:
+        """What is taken of each group: GROUP, prefix (rows, replicas included) and available (its prompts)."""
+        import polars as pl
+
+        labels = {"category": pl.String, "source": pl.String, "holdout": pl.Boolean}
+        rows = [(*group, prefix, self.counts[group]) for group, prefix in sorted(self.prefixes.items())]
+        return pl.DataFrame(rows, schema=labels | {"prefix": pl.Int64, "available": pl.Int64}, orient="row")
 
 
 def plan_build(
@@ -109,9 +117,23 @@ def plan_build(
             break
         depth |= hungry
     digests.save()
-    plan = _decide(manifest, candidates, quotas, pools)
-    revisions = {source.source.name: source.revision for source in resolved}
-    return replace(plan, revisions=revisions, eval_sets=tuple(eval_sets.identity()))
+    prefixes, notes = _prefixes(manifest, candidates, quotas, pools)
+    weights = _weights(pools)
+    return BuildPlan(
+        build_id=identity.build_id(candidates.candidates_id, manifest, weights),
+        candidates_id=candidates.candidates_id,
+        manifest=manifest,
+        shares=manifest.mix.normalised(),
+        quotas=quotas,
+        prefixes=prefixes,
+        counts=candidates.counts,
+        available=available_prompts(manifest, candidates),
+        weights=weights,
+        pools=tuple(pools),
+        notes=tuple(notes),
+        revisions={source.source.name: source.revision for source in resolved},
+        eval_sets=tuple(eval_sets.identity()),
+    )
 
 
 def refuse_licenses(manifest: Manifest, resolved: list[ResolvedSource]) -> None:
@@ -137,19 +159,7 @@ def commit_build(plan: BuildPlan, workspace: Workspace, ledger: LedgerWriter) ->
     folder = workspace.build(plan.build_id)
     known = ledger.rows("SELECT created_at FROM builds WHERE build_id = ?", plan.build_id)
     created_at = (known[0][0] if known else datetime.now(UTC)).astimezone(UTC)
-    rounds = pl.DataFrame(
-        [
-            {
-                "category": key[0], "source": key[1], "holdout": key[2], "prefix": rows,
-                "available": plan.counts[key], "round": 0,
-            }
-            for key, rows in sorted(plan.prefixes.items())
-        ],
-        schema={
-            "category": pl.String, "source": pl.String, "holdout": pl.Boolean, "prefix": pl.Int64,
-            "available": pl.Int64, "round": pl.Int32,
-        },
-    )  # fmt: skip
+    rounds = plan.taken().with_columns(round=pl.lit(0, pl.Int32))
     pools = {row[0] for row in ledger.rows("SELECT pool_id FROM pools")}
     ordered = bool(ledger.rows("SELECT 1 FROM prompts WHERE candidates_id = ? LIMIT 1", plan.candidates_id))
     body = _build_body(plan) | {"created_at": created_at.isoformat()}
@@ -207,22 +217,13 @@ def selected_rows(workspace: Workspace, plan: BuildPlan) -> pl.DataFrame:
     """
     import polars as pl
 
-    taken = pl.DataFrame(
-        [(*key, prefix, plan.counts[key]) for key, prefix in plan.prefixes.items()],
-        schema={
-            "category": pl.String, "source": pl.String, "holdout": pl.Boolean, "prefix": pl.Int64, "available": pl.Int64
-        },
-        orient="row",
-    )  # fmt: skip
     candidates = pl.scan_parquet(workspace.candidates(plan.candidates_id) / "prompts.parquet", glob=False)
     rows = (
-        candidates.join(taken.lazy(), on=["category", "source", "holdout"], how="inner", maintain_order="left")
+        candidates.join(plan.taken().lazy(), on=list(selection.GROUP), how="inner", maintain_order="left")
         .filter(pl.col("source_rank") < pl.col("prefix"))
         .collect()
     )
-    replicas = (rows["prefix"] - rows["source_rank"] + rows["available"] - 1) // rows["available"]
-    numbered = rows.drop("prefix", "available").with_columns(replica=pl.int_ranges(replicas).cast(pl.List(pl.Int32)))
-    return numbered.explode("replica")
+    return selection.numbered_replicas(rows).drop("prefix", "available")
 
 
 def refuse_unbuilt(manifest: Manifest) -> None:
@@ -253,9 +254,20 @@ def _deepen(manifest: Manifest, candidates: Candidates, pools: list[Pool]) -> di
     return deeper
 
 
-def _decide(manifest: Manifest, candidates: Candidates, quotas: selection.Quotas, pools: list[Pool]) -> BuildPlan:
+def _weights(pools: list[Pool]) -> dict[str, float]:
+    return {pool.source.name: pool.weight() for pool in pools}
+
+
+def _prefixes(
+    manifest: Manifest, candidates: Candidates, quotas: selection.Quotas, pools: list[Pool]
+) -> tuple[dict[GroupKey, int], list[str]]:
+    """(rows that each group gives, what a person should know of it).
+
+    Raises:
+        UserError: a category runs short, or more rows would be selected than can be held.
+    """
     available = available_prompts(manifest, candidates)
-    weights = {pool.source.name: pool.weight() for pool in pools}
+    weights = _weights(pools)
     full = selection.plan_quotas(manifest.mix.prompts, manifest.mix.prompt_weights(), available).rows
     vanished = quotas.rescaled and any(full[name] and not rows for name, rows in quotas.rows.items())
     if quotas.short or vanished or not any(quotas.rows.values()):
@@ -284,13 +296,8 @@ def _decide(manifest: Manifest, candidates: Candidates, quotas: selection.Quotas
             f"{manifest.name}: {asked:,} prompts would be asked, replicas included, at most {MOST_SELECTED:,} can be. "
             "Lower mix.total."
         )
-    build = identity.build_id(candidates.candidates_id, manifest, weights)
-    return BuildPlan(
-        build, candidates.candidates_id, manifest, manifest.mix.normalised(), quotas, prefixes, candidates.counts,
-        available, weights, tuple(pools), {}, (), (
-            *quota_notes(manifest, quotas, pools), *notes, losses(candidates, pools), *lost_sources(candidates, pools)
-        ),
-    )  # fmt: skip
+    said = [losses(candidates, pools), *lost_sources(candidates, pools)]
+    return prefixes, [*quota_notes(manifest, quotas, pools), *notes, *said]
 
 
 def _target_tokens(manifest: Manifest, category: str, rows: int) -> int | None:

@@ -1,8 +1,7 @@
 """Candidates: the rows of all pools, labelled, filtered, deduplicated, and put into the nested order.
 
-They are found again by identity. What is dropped on the way is a row with its reason. Both files are checked by
-digest when they are used again; what is damaged is made again, and is the same. Texts are never held all at once:
-what selection needs to know of them comes from facts, and they are gathered source by source when they are written.
+They are found again by identity. What is dropped on the way is a row with its reason. Texts are never held all at
+once: what selection needs to know of them comes from facts. How both lie on disk is in candidate_files.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from corpus import identity, near, selection
-from corpus.artefacts import Written, read_description, write_atomically, write_description
+from corpus.candidate_files import drop_schema, known_candidates, padded, write_candidates
 from corpus.derived import Derived
 from corpus.evalsets import ResolvedEvalSets
 from corpus.facts import Facts, TextRules, TokenCounter
+from corpus.language import UNDETERMINED
 from corpus.manifest import Manifest
 from corpus.pools import Pool, load_chunks
 from corpus.sources import FileDigests
@@ -35,18 +34,10 @@ log = logging.getLogger("draftmill")
 GroupKey = tuple[str, str, bool]
 """(category, source, holdout)"""
 
-SCHEMA_VERSION = 2
 LIGHT_COLUMNS = [
     "row_index", "file", "upstream_id", "upstream_label", "prompt_id", "likeness", "turns", "prompt_chars", "letters",
     "reason", "detail",
 ]  # fmt: skip
-DROP_COLUMNS = (
-    "source", "pool_id", "chunk", "file", "row_index", "upstream_id", "prompt_id", "reason", "detail",
-    "winner_prompt_id", "winner_source", "similarity", "eval_set", "eval_item", "overlap",
-)  # fmt: skip
-TEXT_COLUMNS = ["messages", "tools", "original"]
-ROW_GROUP_ROWS = 50_000
-CANDIDATE_FILES = ("prompts.parquet", "drops.parquet")
 
 
 @dataclass(frozen=True)
@@ -85,11 +76,11 @@ def ordered_candidates(
     tokens = tokens if manifest.filters.prompt_tokens is not None else None
     identity_ = identity.candidates_id(manifest, keys, rules.identity(), tokens.tokenizer if tokens else None)
     folder = workspace.candidates(identity_)
-    body = _known(folder, identity_, digests)
+    body = known_candidates(folder, identity_, digests)
     if body is None:
         facts = Facts(workspace, rules, Derived(workspace, digests))
         selected = _Selection(manifest, pools, facts, tokens, report).run()
-        body = _write(folder, identity_, keys, workspace, pools, selected, digests)
+        body = write_candidates(folder, identity_, keys, workspace, pools, selected, digests)
     counts = {(category, source, holdout): rows for category, source, holdout, rows in body["counts"]}
     return Candidates(identity_, counts, dict(body["dropped"]))
 
@@ -127,7 +118,7 @@ class _Selection:
             rows = rows.join(unfit.select(place), on=place, how="anti", maintain_order="left")
             self._take_out(unfit)
         kept = self._take_out(measured)
-        self._drops.append(_drop_rows(lost))
+        self._drops.append(padded(lost, drop_schema()))
         drops = pl.concat(self._drops).sort("source", "chunk", "file", "row_index")
         return selection.nested_order(kept), drops
 
@@ -136,7 +127,7 @@ class _Selection:
         import polars as pl
 
         out = rows.filter(pl.col("reason").is_not_null() & pl.col("prompt_id").is_not_null())
-        self._drops.append(_drop_rows(out))
+        self._drops.append(padded(out, drop_schema()))
         return rows.filter(pl.col("reason").is_null())
 
     def _labelled(self) -> pl.DataFrame:
@@ -146,7 +137,11 @@ class _Selection:
         frames = []
         for number, pool in enumerate(self.pools):
             light = load_chunks(self.facts.workspace, pool, LIGHT_COLUMNS)
-            named = {"pool": pl.lit(number, pl.Int32), "pool_id": pl.lit(pool.pool_id), "language": pl.lit("und")}
+            named = {
+                "pool": pl.lit(number, pl.Int32),
+                "pool_id": pl.lit(pool.pool_id),
+                "language": pl.lit(UNDETERMINED),
+            }
             frame = light.with_columns(at=pl.int_range(pl.len(), dtype=pl.Int64).over("chunk"), **named)
             chunks = range(len(pool.chunks))
             if pool.source.category == "classify":
@@ -240,30 +235,6 @@ class _Selection:
         return selection.filter_rows(kept.with_columns(tokens).with_columns(reason=refused), self.manifest.filters)
 
 
-def prompt_schema() -> dict[str, Any]:
-    """Columns of prompts.parquet, the same for every source."""
-    import polars as pl
-
-    return {
-        "prompt_id": pl.String,
-        "messages": pl.String,
-        "tools": pl.String,
-        "original": pl.String,
-        "category": pl.String,
-        "source": pl.String,
-        "holdout": pl.Boolean,
-        "source_rank": pl.Int64,
-        "turns": pl.Int32,
-        "prompt_chars": pl.Int64,
-        "prompt_tokens": pl.Int64,
-        "pool_id": pl.String,
-        "chunk": pl.Int32,
-        "file": pl.String,
-        "row_index": pl.Int64,
-        "upstream_id": pl.String,
-    }
-
-
 def _by_chunk(rows: pl.DataFrame) -> Iterator[tuple[int, int, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
     """(pool, chunk, places in rows, rows in the chunk) of each chunk that rows come from."""
     pool, chunk, at = (rows[name].to_numpy() for name in ("pool", "chunk", "at"))
@@ -280,114 +251,3 @@ def _joined(parts: list[pl.Series]) -> pl.Series:
     import polars as pl
 
     return pl.concat([pl.Series(dtype=pl.String), *parts])
-
-
-def _drop_rows(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows as drops.parquet holds them."""
-    import polars as pl
-
-    kinds = {"similarity": pl.Float64, "chunk": pl.Int32, "row_index": pl.Int64}
-    have = set(rows.columns)
-    return rows.select(
-        [
-            pl.col(name) if name in have else pl.lit(None, kinds.get(name, pl.String)).alias(name)
-            for name in DROP_COLUMNS
-        ]
-    )
-
-
-def _write(
-    folder: Path,
-    candidates_id: str,
-    keys: list[dict[str, Any]],
-    workspace: Workspace,
-    pools: list[Pool],
-    selected: tuple[pl.DataFrame, pl.DataFrame],
-    digests: FileDigests,
-) -> dict[str, Any]:
-    kept, drops = selected
-    metadata = {"schema_version": str(SCHEMA_VERSION)}
-    written = {
-        "prompts.parquet": write_atomically(
-            folder / "prompts.parquet", lambda to: _write_prompts(to, workspace, pools, kept, metadata)
-        ),
-        "drops.parquet": write_atomically(
-            folder / "drops.parquet", lambda to: drops.write_parquet(to, compression_level=1, metadata=metadata)
-        ),
-    }
-    marks = {name: _remembered(one, digests) for name, one in written.items()}
-    groups = kept.group_by("category", "source", "holdout").len().sort("category", "source", "holdout")
-    body = {
-        "schema_version": SCHEMA_VERSION,
-        "candidates_id": candidates_id,
-        "pools": keys,
-        "rows": kept.height,
-        "counts": [list(row) for row in groups.iter_rows()],
-        "dropped": _by_source(drops),
-        "files": marks,
-    }
-    write_description(folder / "candidates.json", body)
-    return body
-
-
-def _by_source(drops: pl.DataFrame) -> dict[str, dict[str, int]]:
-    counts: dict[str, dict[str, int]] = {}
-    for source, reason, rows in drops.group_by("source", "reason").len().sort("source", "reason").iter_rows():
-        counts.setdefault(source, {})[reason] = rows
-    return counts
-
-
-def _remembered(written: Written, digests: FileDigests) -> str:
-    digests.remember(written.path, written.sha256)
-    return written.sha256
-
-
-def _write_prompts(
-    path: Path, workspace: Workspace, pools: list[Pool], kept: pl.DataFrame, metadata: dict[str, str]
-) -> None:
-    """Write the nested order with its texts, source by source."""
-    import polars as pl
-    import pyarrow.parquet as pq
-
-    schema = pl.DataFrame(schema=prompt_schema()).to_arrow().schema.with_metadata(metadata)
-    with path.open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd", compression_level=1) as writer:
-        for pool in sorted(pools, key=lambda pool: pool.source.name):
-            rows = kept.filter(pl.col("source") == pool.source.name)
-            if rows.height:
-                table = _with_texts(workspace, pool, rows).select(list(prompt_schema())).to_arrow()
-                writer.write_table(table.cast(schema), row_group_size=ROW_GROUP_ROWS)
-
-
-def _with_texts(workspace: Workspace, pool: Pool, rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows of one source with their texts, in the order in which they come."""
-    import polars as pl
-
-    places, parts = [], []
-    for chunk, where in rows.with_row_index("place").group_by("chunk"):
-        stored = pl.read_parquet(workspace.pool(pool.pool_id) / f"{chunk[0]}.parquet", columns=TEXT_COLUMNS, glob=False)
-        parts.append(stored[where["at"]])
-        places.append(where["place"])
-    if not parts:
-        return rows.with_columns([pl.lit(None, pl.String).alias(name) for name in TEXT_COLUMNS])
-    texts = pl.concat(parts).with_columns(pl.concat(places)).sort("place").drop("place")
-    return rows.hstack(texts)
-
-
-def _known(folder: Path, candidates_id: str, digests: FileDigests) -> dict[str, Any] | None:
-    """What candidates.json says if these candidates are there, whole; what is damaged is made again, the same."""
-    try:
-        body = read_description(folder / "candidates.json")
-        files = body["files"]
-        whole = (
-            body["candidates_id"] == candidates_id
-            and all(len(row) == 4 for row in body["counts"])
-            and all(isinstance(reasons, dict) for reasons in body["dropped"].values())
-            and all(digests.is_whole(folder / name, files[name]) for name in CANDIDATE_FILES)
-        )
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError):
-        whole = False
-    if not whole:
-        log.warning("%s is damaged or of an older draftmill; it is made again", folder)
-    return body if whole else None

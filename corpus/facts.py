@@ -23,7 +23,7 @@ from corpus.evalsets import ResolvedEvalSets
 from corpus.language import languages
 from corpus.manifest import Manifest
 from corpus.pairs import PairMemory
-from corpus.pools import Pool
+from corpus.pools import Pool, read_chunk
 from corpus.words import hash_words
 from corpus.workspace import Workspace
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+CLASSIFIER = {"classifier": CLASSIFIER_VERSION}
 WORDS_VERSION = 1  # of the words, their hashes and what is made of them: sketches and overlaps
 
 TokenCounter = Callable[[Sequence[tuple[str, str | None]]], list[int | None]]
@@ -95,7 +96,7 @@ class TextRules:
     def classifier(self) -> dict[str, Any] | None:
         """Parameters of the labels, None where no source is classified."""
         asked = any(source.category == "classify" for source in self.manifest.sources)
-        return {"classifier": CLASSIFIER_VERSION} if asked else None
+        return CLASSIFIER if asked else None
 
     def identity(self) -> dict[str, Any]:
         """Everything here that candidates depend on beside the manifest."""
@@ -118,6 +119,20 @@ def _overlap_rows(found: Overlaps, index: EvalIndex, rows: npt.NDArray[np.int64]
     )
 
 
+def class_labels(workspace: Workspace, derived: Derived, pool: Pool, chunk: int) -> pl.Series:
+    """The classifier's category of each row of a chunk."""
+    import polars as pl
+
+    def compute() -> pl.DataFrame:
+        stored = read_chunk(workspace, pool, chunk, ["messages", "tools"])
+        held = stored.filter(pl.col("messages").is_not_null())
+        labels = iter(classify_rows(held["messages"].to_list(), held["tools"].to_list()))
+        values = [next(labels) if is_held else None for is_held in stored["messages"].is_not_null().to_list()]
+        return pl.DataFrame({"label": pl.Series(values, dtype=pl.String)})
+
+    return derived.frame(pool, chunk, "labels", CLASSIFIER, compute)["label"]
+
+
 @dataclass
 class Facts:
     """The facts of a workspace's pools under one manifest's rules."""
@@ -128,16 +143,7 @@ class Facts:
 
     def labels(self, pool: Pool, chunk: int) -> pl.Series:
         """The classifier's category of each row."""
-        import polars as pl
-
-        def compute() -> pl.DataFrame:
-            stored = self._chunk(pool, chunk, ["messages", "tools"])
-            held = stored.filter(pl.col("messages").is_not_null())
-            labels = iter(classify_rows(held["messages"].to_list(), held["tools"].to_list()))
-            values = [next(labels) if is_held else None for is_held in stored["messages"].is_not_null().to_list()]
-            return pl.DataFrame({"label": pl.Series(values, dtype=pl.String)})
-
-        return self.derived.frame(pool, chunk, "labels", self.rules.classifier, compute)["label"]
+        return class_labels(self.workspace, self.derived, pool, chunk)
 
     def languages(self, pool: Pool, chunk: int) -> pl.Series:
         """The language of each row's user turns."""
@@ -156,7 +162,7 @@ class Facts:
         kinds = {"bands": self.rules.near, "overlaps": self.rules.overlaps}
         missing = [
             kind for kind, parameters in kinds.items()
-            if parameters is not None and self.derived.known(pool, chunk, kind, parameters) is None
+            if parameters is not None and not self.derived.has(pool, chunk, kind, parameters)
         ]  # fmt: skip
         if not missing:
             return
@@ -229,7 +235,4 @@ class Facts:
         return index_items(self.rules.eval_sets.items(), rule.ngram, rule.common)
 
     def _chunk(self, pool: Pool, chunk: int, columns: list[str]) -> pl.DataFrame:
-        import polars as pl
-
-        path = self.workspace.pool(pool.pool_id) / f"{chunk}.parquet"
-        return pl.read_parquet(path, columns=columns, glob=False)
+        return read_chunk(self.workspace, pool, chunk, columns)

@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corpus.artefacts import Written, write_atomically, write_text
-from corpus.candidates import DROP_COLUMNS, prompt_schema
-from corpus.candidates import SCHEMA_VERSION as CANDIDATES_VERSION
+from corpus.artefacts import Written, write_atomically, write_description, write_text
+from corpus.candidate_files import SCHEMA_VERSION as CANDIDATES_VERSION
+from corpus.candidate_files import TEXT_COLUMNS, drop_schema, padded, prompt_schema
 from corpus.canonical import canonical_json
 from corpus.imported import AnswerEncoder, answer_rows, shard_rows
-from corpus.pools import Pool
+from corpus.pools import Pool, read_chunk
 from corpus.responses import SCHEMA_VERSION as RESPONSES_VERSION
 from corpus.sources import FileDigests
 from corpus.workspace import Workspace
@@ -33,7 +33,6 @@ SCHEMA_VERSION = 1
 REPLICA = "replica"
 """The reason of a row whose prompt another row has shown: its answers are replicas of that row's."""
 SHOWN_COLUMNS = ["messages", "tools"]
-TEXT_COLUMNS = [*SHOWN_COLUMNS, "original"]
 WANTED_COLUMNS = ["response_id", "prompt_id", "recipe_id", "replica", "turn", "category", "source", "holdout"]
 ORIGIN_COLUMNS = ["response_id", "file", "row_index", "upstream_id"]
 
@@ -66,13 +65,6 @@ class Shards:
 
     files: tuple[Written, ...]
     answers: pl.DataFrame
-
-
-def read_chunk(workspace: Workspace, pool: Pool, number: int, columns: list[str]) -> pl.DataFrame:
-    """Columns of one chunk of a pool."""
-    import polars as pl
-
-    return pl.read_parquet(workspace.pool(pool.pool_id) / f"{number}.parquet", columns=columns, glob=False)
 
 
 def write_shards(
@@ -136,7 +128,7 @@ def write_artefacts(
         write_atomically(
             candidates / "prompts.parquet", lambda to: _write_prompts(to, workspace, rows.pool, kept, name)
         ),
-        _write_frame(candidates / "drops.parquet", _padded(lost, rows.pool, name, DROP_COLUMNS)),
+        _write_frame(candidates / "drops.parquet", _of_import(lost, rows.pool, name, drop_schema())),
         _write_frame(build / "rounds" / "0.parquet", _rounds(counts, name)),
         _write_frame(build / "responses.parquet", labelled.select(WANTED_COLUMNS)),
         _write_frame(workspace.imported(import_id) / "answers.parquet", labelled.select(ORIGIN_COLUMNS)),
@@ -149,14 +141,12 @@ def write_artefacts(
         "pools": pools,
         "rows": kept.height,
         "counts": [[category, name, False, available] for category, available in counts.iter_rows()],
-        "dropped": {REPLICA: lost.height} if lost.height else {},
+        "dropped": {name: {REPLICA: lost.height}} if lost.height else {},
         "files": {path.path.name: path.sha256 for path in written if path.path.parent == candidates},
     }
     written += [
-        write_text(candidates / "candidates.json", json.dumps(ordered, indent=1, sort_keys=True)),
-        write_text(
-            build / "build.json", json.dumps(_build_body(body, pools[0], kept.height), indent=1, sort_keys=True)
-        ),
+        write_description(candidates / "candidates.json", ordered),
+        write_description(build / "build.json", _build_body(body, pools[0], kept.height)),
     ]
     for one in written:
         digests.remember(one.path, one.sha256)
@@ -171,7 +161,7 @@ def write_artefacts(
         "created_at": datetime.now(UTC).isoformat(),
         "files": {one.path.relative_to(workspace.root).as_posix(): one.sha256 for one in written},
     }
-    write_text(workspace.imported(import_id) / "import.json", json.dumps(body | more, indent=1, sort_keys=True))
+    write_description(workspace.imported(import_id) / "import.json", body | more)
 
 
 def _build_body(body: dict[str, Any], pool: dict[str, Any], prompts: int) -> dict[str, Any]:
@@ -213,16 +203,12 @@ def _rounds(counts: pl.DataFrame, name: str) -> pl.DataFrame:
     )
 
 
-def _padded(rows: pl.DataFrame, pool: Pool, name: str, columns: tuple[str, ...]) -> pl.DataFrame:
-    """Rows with the columns that candidates' files have; what an import does not say is null."""
+def _of_import(rows: pl.DataFrame, pool: Pool, name: str, schema: dict[str, Any]) -> pl.DataFrame:
+    """Rows as candidates' files have them; what an import does not say is null."""
     import polars as pl
 
-    kinds = {"similarity": pl.Float64, "prompt_tokens": pl.Int64}
     said = rows.with_columns(source=pl.lit(name), pool_id=pl.lit(pool.pool_id), holdout=pl.lit(value=False))
-    have = set(said.columns)
-    return said.select(
-        [pl.col(one) if one in have else pl.lit(None, kinds.get(one, pl.String)).alias(one) for one in columns]
-    )
+    return padded(said, schema)
 
 
 def _write_frame(path: Path, frame: pl.DataFrame) -> Written:
@@ -239,5 +225,5 @@ def _write_prompts(path: Path, workspace: Workspace, pool: Pool, kept: pl.DataFr
     with path.open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd", compression_level=1) as writer:
         for (number,), part in kept.group_by("chunk", maintain_order=True):
             texts = read_chunk(workspace, pool, int(number), SHOWN_COLUMNS)[part["at"]]
-            prompts = _padded(part.hstack(texts), pool, name, tuple(prompt_schema()))
+            prompts = _of_import(part.hstack(texts), pool, name, prompt_schema())
             writer.write_table(prompts.to_arrow().cast(schema))

@@ -19,22 +19,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpus import identity
+from corpus.artefacts import read_description
 from corpus.canonical import digest
-from corpus.classifier import CLASSIFIER_VERSION, classify_rows
+from corpus.classifier import CLASSIFIER_VERSION
 from corpus.derived import Derived
 from corpus.errors import UserError
-from corpus.import_files import ImportRows, Progress, read_chunk, write_artefacts, write_shards
+from corpus.facts import class_labels
+from corpus.import_files import ImportRows, Progress, write_artefacts, write_shards
 from corpus.import_source import ImportOptions, misread, resolve_corpus
 from corpus.imported import AnswerEncoder
 from corpus.ledger import ingest
 from corpus.ledger.writer import LedgerWriter, Readable
 from corpus.manifest import Target
-from corpus.pools import Pool, PoolReader, load_chunks
+from corpus.pools import PoolReader, load_chunks
 from corpus.sources import FileDigests, ResolvedSource
 from corpus.workspace import Workspace
 
 if TYPE_CHECKING:
-    import polars as pl
+    pass
 
 LIGHT_COLUMNS = ["prompt_id", "file", "row_index", "upstream_id", "turns", "prompt_chars"]
 
@@ -149,7 +151,7 @@ def is_imported(plan: ImportPlan, ledger: LedgerWriter) -> bool:
     if not ledger.rows("SELECT 1 FROM imports JOIN builds ON build_id = import_id WHERE import_id = ?", plan.import_id):
         return False
     try:
-        body = json.loads((workspace.imported(plan.import_id) / "import.json").read_text())
+        body = read_description(workspace.imported(plan.import_id) / "import.json")
         return bool(body["labels"] == plan.labels) and all(
             plan.digests.is_whole(workspace.root / name, sha256) for name, sha256 in body["files"].items()
         )
@@ -180,7 +182,7 @@ def read_import(plan: ImportPlan, workspace: Workspace) -> ImportRows:
         )
     derived = Derived(workspace, plan.digests)
     light = load_chunks(workspace, pool, LIGHT_COLUMNS).with_columns(at=pl.int_range(pl.len()).over("chunk"))
-    labels = [_labels(workspace, derived, pool, number) for number in range(len(pool.chunks))]
+    labels = [class_labels(workspace, derived, pool, number) for number in range(len(pool.chunks))]
     rows = light.with_columns(category=pl.concat(labels)).filter(pl.col("prompt_id").is_not_null())
     plan.digests.save()
     return ImportRows(pool, rows.with_columns(replica=pl.int_range(pl.len(), dtype=pl.Int32).over("prompt_id")))
@@ -222,17 +224,3 @@ def _corpus_digest(resolved: ResolvedSource, skip_bad: bool) -> str:
         },
         length=24,
     )  # fmt: skip
-
-
-def _labels(workspace: Workspace, derived: Derived, pool: Pool, number: int) -> pl.Series:
-    """The category of each row of a chunk; the same cache as `category: classify` uses."""
-    import polars as pl
-
-    def compute() -> pl.DataFrame:
-        stored = read_chunk(workspace, pool, number, ["messages", "tools"])
-        held = stored.filter(pl.col("messages").is_not_null())
-        labels = iter(classify_rows(held["messages"].to_list(), held["tools"].to_list()))
-        values = [next(labels) if is_held else None for is_held in stored["messages"].is_not_null().to_list()]
-        return pl.DataFrame({"label": pl.Series(values, dtype=pl.String)})
-
-    return derived.frame(pool, number, "labels", {"classifier": CLASSIFIER_VERSION}, compute)["label"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corpus.artefacts import write_atomically, write_text
+from corpus.derived import keep_frame, kept_frame
 from corpus.sources import FileDigests
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class PairMemory:
 
     def __init__(self, path: Path, digests: FileDigests) -> None:
         self._path, self._digests = path, digests
-        self._known = self._load()
+        self._known = _empty() if (known := kept_frame(path, digests)) is None else known
         self._new: list[pl.DataFrame] = []
 
     def compare(self, pairs: UInt64s, words_R: UInt64s, count: Callable[[UInt64s], Floats]) -> Floats:
@@ -62,18 +62,11 @@ class PairMemory:
             return
         frame = pl.concat([self._known, *self._new]).unique(["a", "b"], keep="last", maintain_order=True)
         frame = frame.tail(MOST_PAIRS)
-        written = write_atomically(self._path, lambda to: frame.write_parquet(to, compression_level=1))
-        write_text(self._path.with_suffix(".sha256"), written.sha256)
-        self._digests.remember(self._path, written.sha256)
+        keep_frame(self._path, frame, self._digests)
         self._known, self._new = frame, []
 
-    def _load(self) -> pl.DataFrame:
-        import polars as pl
 
-        schema = {"a": pl.UInt64, "b": pl.UInt64, "similarity": pl.Float64}
-        try:
-            if self._digests.is_whole(self._path, self._path.with_suffix(".sha256").read_text()):
-                return pl.read_parquet(self._path, glob=False).select(list(schema)).cast(schema)  # type: ignore[arg-type]
-        except (OSError, pl.exceptions.PolarsError):
-            pass  # it costs only time
-        return pl.DataFrame(schema=schema)
+def _empty() -> pl.DataFrame:
+    import polars as pl
+
+    return pl.DataFrame(schema={"a": pl.UInt64, "b": pl.UInt64, "similarity": pl.Float64})

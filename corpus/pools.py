@@ -276,8 +276,12 @@ def each_chunk(
     workspace: Workspace, pool: Pool, columns: list[str] | None = None
 ) -> Iterator[tuple[int, pl.DataFrame]]:
     """(number, rows) of each chunk that `pool` names."""
+    for number in range(len(pool.chunks)):
+        yield number, read_chunk(workspace, pool, number, columns)
+
+
+def read_chunk(workspace: Workspace, pool: Pool, number: int, columns: list[str] | None) -> pl.DataFrame:
+    """Rows of one chunk; all columns, or some."""
     import polars as pl
 
-    for number in range(len(pool.chunks)):
-        path = workspace.pool(pool.pool_id) / f"{number}.parquet"
-        yield number, pl.read_parquet(path, columns=columns, glob=False)
+    return pl.read_parquet(workspace.pool(pool.pool_id) / f"{number}.parquet", columns=columns, glob=False)

@@ -8,7 +8,6 @@ Pure values: no files, no tokenizer.
 
 from __future__ import annotations
 
-import unicodedata
 from typing import Any
 
 import msgspec
@@ -74,12 +73,6 @@ class Prompt(msgspec.Struct, frozen=True):
         """All text that the target is shown, one part a line: what exact dedup compares."""
         parts = [text for message in self.messages for text in _message_texts(message)]
         return "\n".join(parts + [canonical_json(tool) for tool in self.tools])
-
-
-def likeness_key(prompt: Prompt) -> str:
-    """Digest of the shown text after NFC, case folding and white-space collapse."""
-    text = unicodedata.normalize("NFC", prompt.shown_text()).casefold()
-    return digest("likeness", " ".join(text.split()))
 
 
 def encode_messages(prompt: Prompt) -> tuple[str, str | None]:

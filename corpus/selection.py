@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 HOLDOUT_SALT = 0x686F6C646F7574
 THINKING_SALT = 0x7468696E6B
 MASK = (1 << 64) - 1
+GROUP = ("category", "source", "holdout")
+"""What a group of candidates has in common: a build takes a prefix of each."""
 
 
 def first_words(ids: list[str]) -> npt.NDArray[np.uint64]:
@@ -152,6 +154,15 @@ def nested_order(kept: pl.DataFrame) -> pl.DataFrame:
     group = ["source", "category", "holdout"]
     ordered = kept.sort([*group, "chunk", "order", "prompt_id"])
     return ordered.with_columns(source_rank=pl.int_range(pl.len(), dtype=pl.Int64).over(group))
+
+
+def numbered_replicas(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows with source_rank, prefix and available: those inside the prefix, once for each replica, numbered."""
+    import polars as pl
+
+    inside = rows.filter(pl.col("source_rank") < pl.col("prefix"))
+    times = (inside["prefix"] - inside["source_rank"] + inside["available"] - 1) // inside["available"]
+    return inside.with_columns(replica=pl.int_ranges(times).cast(pl.List(pl.Int32))).explode("replica")
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ Asks the builds' own files, so it also answers where no ledger is published.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from corpus.errors import UserError
+from corpus.suggestions import nearest_file
 from corpus.workspace import Workspace
 
 NEWEST = 3  # builds that are named where there is no such one
@@ -60,8 +60,8 @@ def find_build(named: str, workspace: Workspace) -> Known:
 
 def _near_file(named: str) -> str:
     path = Path(named)
-    near = difflib.get_close_matches(path.name, [one.name for one in path.parent.glob("*.y*ml")], n=1)
-    return f" Did you mean {path.parent / near[0]}?" if near else ""
+    near = nearest_file(path.name, [one.name for one in path.parent.glob("*.y*ml")])
+    return f" Did you mean {path.parent / near}?" if near else ""
 
 
 def _builds(workspace: Workspace) -> list[Known]:

@@ -21,7 +21,7 @@ from generation.plan import Recipe
 if TYPE_CHECKING:
     import polars as pl
 
-LABELS = ["category", "source", "holdout"]
+LABELS = list(selection.GROUP)
 ROW = ["prompt_id", "replica"]
 ANSWER = ["prompt_id", "replica", "turn", "recipe_id"]
 BASES = ("none", "measured", "category", "max_tokens")

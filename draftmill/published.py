@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from corpus.responses import read_rows_at
+from corpus.selection import numbered_replicas
 from corpus.workspace import Workspace
 from draftmill.differing import LABELS
-from draftmill.taken import numbered_replicas
 
 if TYPE_CHECKING:
     import polars as pl

@@ -6,8 +6,9 @@ A build's files may hold later rounds than its plan, which knows the first; what
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from corpus import selection
 from corpus.errors import UserError, first_line
 from corpus.workspace import Workspace
 from draftmill.differing import LABELS, ROW
@@ -26,8 +27,7 @@ def taken_by_plan(workspace: Workspace, plan: BuildPlan) -> pl.DataFrame:
     """
     import polars as pl
 
-    rows = [(*group, prefix, plan.counts[group]) for group, prefix in plan.prefixes.items()]
-    planned = pl.DataFrame(rows, schema=_schema(), orient="row")
+    planned = plan.taken()
     folder = workspace.build(plan.build_id)
     if not any((folder / "rounds").glob("*.parquet")):
         return planned
@@ -44,7 +44,7 @@ def taken_by_files(folder: Path) -> pl.DataFrame:
 
     try:
         rounds = [pl.read_parquet(path, glob=False) for path in sorted((folder / "rounds").glob("*.parquet"))]
-        return _longest(pl.concat([frame.select(list(_schema())) for frame in rounds]))
+        return _longest(pl.concat([frame.select(*LABELS, "prefix", "available") for frame in rounds]))
     except (OSError, ValueError, pl.exceptions.PolarsError) as error:  # nothing to concat is a ValueError
         raise UserError(
             f"{folder / 'rounds'}: cannot be read ({first_line(error)[:200]}). `draftmill build` writes it again."
@@ -57,26 +57,12 @@ def light_rows(workspace: Workspace, candidates_id: str, taken: pl.DataFrame) ->
 
     path = workspace.candidates(candidates_id) / "prompts.parquet"
     light = pl.scan_parquet(path, glob=False).select("prompt_id", *LABELS, "source_rank", "turns")
-    return numbered_replicas(light.join(taken.lazy(), on=LABELS, how="inner").collect()).select(*ROW, *LABELS, "turns")
-
-
-def numbered_replicas(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows with source_rank, prefix and available: those inside the prefix, once for each replica, numbered."""
-    import polars as pl
-
-    inside = rows.filter(pl.col("source_rank") < pl.col("prefix"))
-    times = (inside["prefix"] - inside["source_rank"] + inside["available"] - 1) // inside["available"]
-    return inside.with_columns(replica=pl.int_ranges(times).cast(pl.List(pl.Int32))).explode("replica")
+    return selection.numbered_replicas(light.join(taken.lazy(), on=LABELS, how="inner").collect()).select(
+        *ROW, *LABELS, "turns"
+    )
 
 
 def _longest(taken: pl.DataFrame) -> pl.DataFrame:
     import polars as pl
 
     return taken.group_by(LABELS, maintain_order=True).agg(pl.col("prefix", "available").max())
-
-
-def _schema() -> dict[str, Any]:
-    import polars as pl
-
-    labels = {"category": pl.String, "source": pl.String, "holdout": pl.Boolean}
-    return labels | {"prefix": pl.Int64, "available": pl.Int64}

@@ -315,7 +315,7 @@ def test_an_import_that_was_killed_is_completed_and_nothing_is_doubled(
         return writing
 
     with monkeypatch.context() as patch:
-        for name in ("write_atomically", "write_text"):
+        for name in ("write_atomically", "write_text", "write_description"):
             patch.setattr(import_files, name, killed_after(getattr(import_files, name)))
         with pytest.raises(KilledError):
             bring_in(world)
