@@ -132,4 +132,5 @@ def test_words_that_many_items_share_are_boilerplate_where_that_is_asked() -> No
     assert overlaps(words, rows, index_items(items, 6)).rows.tolist() == [0, 1]
     found = overlaps(words, rows, index_items(items, 6, common=3))
     assert (found.rows.tolist(), found.items.tolist()) == ([1], [3])
+    assert overlaps(words, rows, index_items(items, 6, common=5)).rows.tolist() == [1]  # all five share it
     assert overlaps(words, rows, index_items(items, 6, common=6)).rows.tolist() == [0, 1]

@@ -80,6 +80,15 @@ def test_a_near_duplicate_is_as_like_its_winner_as_it_says_and_no_two_kept_are_n
     assert all(jaccard(a, b) < 0.5 for i, a in enumerate(everything) for b in everything[:i])
 
 
+def test_a_duplicate_of_a_prompt_that_is_itself_near_another_names_the_one_that_is_kept(world: World) -> None:
+    text = " ".join(WORDS)
+    drawn = [[f"{text} now", f"{text}  NOW"], [text]]  # the second source has the higher priority
+    kept, drops = frames(world, world.plan(world.manifest(**of_sentences(world, drawn, dedup={"near": 0.7}))))
+    assert [asked(row) for row in kept.iter_rows(named=True)] == [text]
+    assert sorted(drops["reason"]) == ["duplicate", "near_duplicate"]
+    assert drops["winner_prompt_id"].to_list() == kept["prompt_id"].to_list() * 2
+
+
 def test_rows_that_share_a_long_system_prompt_are_not_alike(world: World) -> None:
     system = " ".join(WORDS * 20)
     rows = [
