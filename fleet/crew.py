@@ -2,13 +2,15 @@
 
 A worker whose factory fails at its first start is given up; one that dies later, or falls silent, is started
 again, up to `worker_restarts` times in a row without an item returned between. When the last is given up the
-crew is over. Reports to its pool through `Listener`, always on the loop.
+crew is over. How a worker is held is its launcher's: a local process, or a Ray actor on another machine. Reports
+to its pool through `Listener`, always on the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,6 @@ from typing import Protocol
 
 from fleet.devices import Device
 from fleet.messages import Beat, Emitted, FromWorker, ItemError, Ready, Result, Start, StartFailed, Stop, ToWorker
-from fleet.process import WorkerProcess
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,51 @@ MAX_BACKOFF_S = 30.0
 
 class PoolError(Exception):
     """No worker is left, or none came up; the message is one line that quotes the last failure."""
+
+
+class Worker(Protocol):
+    """A worker as the coordinator holds it. None of its methods blocks."""
+
+    @property
+    def number(self) -> int:
+        """Never used again for another worker."""
+
+    @property
+    def device(self) -> Device:
+        """Where it runs."""
+
+    @property
+    def log_path(self) -> Path:
+        """What it prints, on this machine."""
+
+    @property
+    def pid(self) -> int | None:
+        """Process id on its machine; None while that is not known."""
+
+    def send(self, message: ToWorker) -> None:
+        """Queue a message; one that a dead worker cannot take is dropped."""
+
+    def kill(self) -> None:
+        """End it with all that it started; may be called again. Its death is told within seconds, reachable or not."""
+
+    def last_lines(self, count: int = 3) -> str:
+        """The last lines that it printed, joined."""
+
+
+class Launch(Protocol):
+    """Starts a worker. Callbacks come on the loop: every message in order, then the death in words, once."""
+
+    def __call__(
+        self,
+        number: int,
+        device: Device,
+        *,
+        start: Start,
+        log_path: Path,
+        on_message: Callable[[Worker, FromWorker], None],
+        on_death: Callable[[Worker, str], None],
+    ) -> Worker:
+        """Start it; returns at once."""
 
 
 class Listener(Protocol):
@@ -60,7 +106,7 @@ class Slot:
     """One device and the worker on it now."""
 
     device: Device
-    process: WorkerProcess | None = None
+    worker: Worker | None = None
     ready: bool = False
     was_ready: bool = False
     silent_s: float = 0.0
@@ -81,12 +127,14 @@ class Crew:
         rules: Rules,
         log_dir: Path,
         listener: Listener,
+        launch: Launch,
     ) -> None:
         self._factory = factory
         self._config_for = config_for
         self._rules = rules
         self._log_dir = log_dir
         self._listener = listener
+        self._launch = launch
         self._slots = [Slot(device) for device in devices]
         self._numbers = 0
         self._held_back = self._slots[1:] if rules.warm_first else []
@@ -107,18 +155,18 @@ class Crew:
 
     @property
     def running(self) -> int:
-        """Worker processes, ready or not."""
-        return sum(slot.process is not None for slot in self._slots)
+        """Living workers, ready or not."""
+        return sum(slot.worker is not None for slot in self._slots)
 
     def pids(self) -> dict[Device, int | None]:
-        """Process id by device; None where no worker runs now."""
-        return {slot.device: slot.process.pid if slot.process else None for slot in self._slots}
+        """Process id by device; None where no worker runs now, or its id is not known yet."""
+        return {slot.device: slot.worker.pid if slot.worker else None for slot in self._slots}
 
     def send(self, number: int, message: ToWorker) -> None:
         """Send to a worker; one that is no more misses it, and its death is on the way."""
         for slot in self._slots:
-            if slot.process is not None and slot.process.number == number:
-                slot.process.send(message)
+            if slot.worker is not None and slot.worker.number == number:
+                slot.worker.send(message)
 
     async def stop(self, busy: set[int], grace_s: float) -> None:
         """End every worker: idle ones are asked, busy ones too if there is a grace, then they are killed."""
@@ -127,16 +175,16 @@ class Crew:
         began_s = loop.time()
         limits_s: dict[int, float] = {}
         for slot in self._slots:
-            if slot.process is not None:
-                idle = slot.ready and slot.process.number not in busy
-                limits_s[slot.process.number] = max(STOP_GRACE_S, grace_s) if idle else grace_s
+            if slot.worker is not None:
+                idle = slot.ready and slot.worker.number not in busy
+                limits_s[slot.worker.number] = max(STOP_GRACE_S, grace_s) if idle else grace_s
                 if slot.ready:
-                    slot.process.send(Stop())
+                    slot.worker.send(Stop())
         while self.running:
             for slot in self._slots:
-                number = slot.process.number if slot.process else 0
-                if slot.process is not None and loop.time() - began_s >= limits_s.get(number, 0.0):
-                    slot.process.kill()
+                number = slot.worker.number if slot.worker else 0
+                if slot.worker is not None and loop.time() - began_s >= limits_s.get(number, 0.0):
+                    slot.worker.kill()
             await asyncio.sleep(0.02)
         for task in self._tasks:
             task.cancel()
@@ -145,13 +193,13 @@ class Crew:
         self._numbers += 1
         slot.ready, slot.silent_s, slot.error = False, 0.0, ""
         beat_s = min(MAX_BEAT_S, self._rules.heartbeat_timeout_s / 8)
-        slot.process = WorkerProcess(
+        slot.worker = self._launch(
             self._numbers,
             slot.device,
             start=Start(self._factory, self._config_for(slot.device), beat_s),
-            log_path=self._log_dir / f"worker-{slot.device.kind}-{slot.device.index}.log",
-            on_message=lambda process, message: self._guarded(self._heard, slot, process, message),
-            on_death=lambda process, code: self._guarded(self._died, slot, process, code),
+            log_path=self._log_dir / f"worker-{_file_name(slot.device.label)}.log",
+            on_message=lambda worker, message: self._guarded(self._heard, slot, worker, message),
+            on_death=lambda worker, how: self._guarded(self._died, slot, worker, how),
         )
 
     def _guarded(self, callback: Callable[..., None], *arguments: object) -> None:
@@ -161,31 +209,35 @@ class Crew:
         except Exception as error:
             self._listener.over(error)
 
-    def _heard(self, slot: Slot, process: WorkerProcess, message: FromWorker) -> None:
+    def _heard(self, slot: Slot, worker: Worker, message: FromWorker) -> None:
+        if slot.worker is None or slot.worker.number != worker.number:
+            return  # counted as dead: its items are others' by now
         slot.silent_s = 0.0
         match message:
             case Beat():
                 pass
             case Ready(capacity):
                 slot.ready = slot.was_ready = True
-                logger.info("worker %d on %s takes %d items", process.number, slot.device.label, capacity)
-                self._listener.joined(process.number, capacity)
+                logger.info("worker %d on %s takes %d items", worker.number, slot.device.label, capacity)
+                self._listener.joined(worker.number, capacity)
                 self._start_rest()
             case StartFailed(error):
-                slot.error = f"{error} (its log is {process.log_path})"
+                slot.error = f"{error} (its log is {worker.log_path})"
             case Result() | ItemError() | Emitted():
                 if not isinstance(message, Emitted):
                     slot.restarts = 0
-                self._listener.heard(process.number, slot.device, message)
+                self._listener.heard(worker.number, slot.device, message)
 
-    def _died(self, slot: Slot, process: WorkerProcess, code: int) -> None:
-        was_ready, slot.process, slot.ready = slot.ready, None, False
-        why = slot.error or f"{_exit_words(code)}; last printed: {process.last_lines() or 'nothing'}"
+    def _died(self, slot: Slot, worker: Worker, how: str) -> None:
+        if slot.worker is None or slot.worker.number != worker.number:
+            return
+        was_ready, slot.worker, slot.ready = slot.ready, None, False
+        why = slot.error or f"{how}; last printed: {worker.last_lines() or 'nothing'}"
         if not self.resting:
             what = "died" if was_ready else "did not start"
-            logger.warning("worker %d on %s %s: %s", process.number, slot.device.label, what, why)
+            logger.warning("worker %d on %s %s: %s", worker.number, slot.device.label, what, why)
         if was_ready:
-            self._listener.died(process.number, slot.device, why)
+            self._listener.died(worker.number, slot.device, why)
         if self.resting:
             return
         if slot.was_ready and slot.restarts < self._rules.worker_restarts:
@@ -223,10 +275,10 @@ class Crew:
             for slot in self._slots:
                 slot.silent_s += tick_s
                 limit_s = rules.heartbeat_timeout_s if slot.ready else rules.start_timeout_s
-                if slot.process is not None and slot.silent_s > limit_s:
+                if slot.worker is not None and slot.silent_s > limit_s:
                     what = "sent no beat" if slot.ready else "did not come up"
                     slot.error, slot.silent_s = f"killed, for it {what} in {limit_s:g} s", 0.0
-                    slot.process.kill()
+                    slot.worker.kill()
 
     def _background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
@@ -234,5 +286,6 @@ class Crew:
         task.add_done_callback(self._tasks.discard)
 
 
-def _exit_words(code: int) -> str:
-    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+def _file_name(label: str) -> str:
+    """A device's label without what a path or a shell reads otherwise: cpu:0 is cpu-0."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", label)

@@ -1,8 +1,8 @@
 """The devices of this machine, and the environment that ties one worker process to one of them.
 
-A device is a GPU, or one core where there is no GPU. Finding them asks NVML and the kernel, never torch:
-the coordinator must not open a CUDA context. Choosing among them is pure. What runs on a device is not
-known here.
+A device is a GPU, a MIG slice of one, a group of GPUs that one engine shares, or one core where there is no GPU.
+Finding them asks NVML (`fleet.nvml`) and the kernel, never torch: the coordinator must not open a CUDA context.
+Choosing among them is pure; which may form a group is `fleet.topology`'s. What runs on a device is not known here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CPU_DEVICE_BYTES = 4 * GIB
 """Least memory of one CPU device: an engine's own libraries take over 1 GiB before any weight is loaded."""
 
 Kind = Literal["cpu", "cuda"]
-_ITEM = re.compile(r"^(cpu|cuda):(\d+)(?:-(\d+))?$")
+_ITEM = re.compile(r"^((?:[^/,\s]+/)?(?:cpu|cuda)):(\d+)(?:-(\d+))?$")
 
 
 class DeviceError(ValueError):
@@ -34,26 +34,39 @@ class Device:
     index: int
     name: str = ""
     memory_bytes: int = 0
+    """0: unknown (GPUs that share the machine's memory may not say)."""
     visible: str | None = None
     """What CUDA_VISIBLE_DEVICES must hold to mean this GPU: an ordinal or a UUID. None: the index."""
+    members: tuple[Device, ...] = ()
+    """The GPUs of a group, in the order in which its process sees them; empty for a device that is alone."""
+    node: str = ""
+    """The machine of a cluster that it is in; empty for this one."""
 
     @property
     def label(self) -> str:
-        """How the device is written in ledgers, logs and on the command line: cuda:0, cpu:1."""
-        return f"{self.kind}:{self.index}"
+        """How the device is written in ledgers and logs: cuda:0, cpu:1; a group is cuda:0+1; on a node, a/cuda:0."""
+        where = f"{self.node}/" if self.node else ""
+        if self.members:
+            return f"{where}{self.kind}:{'+'.join(str(member.index) for member in self.members)}"
+        return f"{where}{self.kind}:{self.index}"
+
+    @property
+    def is_slice(self) -> bool:
+        """A MIG slice: it has no peers, and its process sees nothing else."""
+        return self.visible is not None and self.visible.startswith("MIG-")
 
     @property
     def torch_name(self) -> str:
-        """The name inside the worker, which sees one device only."""
+        """The name inside the worker, which sees one device only; a group's first GPU."""
         return "cpu" if self.kind == "cpu" else "cuda:0"
 
     def env(self, outer: Mapping[str, str] | None = None) -> dict[str, str]:
         """Variables that tie a new process to this device; `outer` (os.environ) may already have some."""
         outer = os.environ if outer is None else outer
         if self.kind == "cuda":
-            visible = str(self.index) if self.visible is None else self.visible
+            gpus = self.members or (self,)
             return {
-                "CUDA_VISIBLE_DEVICES": visible,
+                "CUDA_VISIBLE_DEVICES": ",".join(gpu.visible or str(gpu.index) for gpu in gpus),
                 # NVML counts in PCI order; without this CUDA may count the fastest card first
                 "CUDA_DEVICE_ORDER": outer.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
             }
@@ -64,6 +77,25 @@ class Device:
         }
 
 
+def group_of(members: Sequence[Device]) -> Device:
+    """One device for an engine that is split evenly over several GPUs: as much of each as the smallest holds."""
+    first = members[0]
+    memory_bytes = len(members) * min(member.memory_bytes for member in members)
+    return Device(
+        first.kind, first.index, f"{len(members)}x {first.name}", memory_bytes, None, tuple(members), first.node
+    )
+
+
+def gpus_in(label: str) -> int:
+    """How many GPUs a device's label names, an engine's tensor parallelism: 1 for cuda:0 or a core, 2 for cuda:0+1."""
+    return label.count("+") + 1
+
+
+def kind_of(label: str) -> Kind:
+    """The kind that a device's label names, on whatever node: cpu for cpu:1 and for alpha/cpu:1."""
+    return "cpu" if label.rpartition("/")[2].startswith("cpu:") else "cuda"
+
+
 def find_devices() -> tuple[Device, ...]:
     """The GPUs that this process may use, else one CPU device for each core that has memory enough."""
     return find_gpus() or find_cores()
@@ -71,31 +103,9 @@ def find_devices() -> tuple[Device, ...]:
 
 def find_gpus() -> tuple[Device, ...]:
     """GPUs through NVML, narrowed and ordered by an outer CUDA_VISIBLE_DEVICES; none without NVML."""
-    try:
-        import pynvml
-    except ImportError:
-        return ()
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return ()
-    try:
-        found: list[Device] = []
-        for visible in visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"), pynvml.nvmlDeviceGetCount()):
-            try:
-                if visible.isdigit():
-                    handle = pynvml.nvmlDeviceGetHandleByIndex(int(visible))
-                else:
-                    handle = pynvml.nvmlDeviceGetHandleByUUID(visible)
-                name = pynvml.nvmlDeviceGetName(handle)
-                memory_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-            except pynvml.NVMLError:
-                break  # as CUDA: the first entry that it cannot find hides itself and all that follow
-            name = name.decode() if isinstance(name, bytes) else str(name)
-            found.append(Device("cuda", len(found), name, memory_bytes, visible))
-        return tuple(found)
-    finally:
-        pynvml.nvmlShutdown()
+    from fleet.nvml import read_gpus
+
+    return read_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def visible_gpus(variable: str | None, count: int) -> tuple[str, ...]:

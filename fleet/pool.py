@@ -1,4 +1,4 @@
-"""A pool of workers, one a device, that pull items from one ordered queue.
+"""A pool of workers, one a device, that pull items from one ordered queue; local ones, or a launcher's.
 
 `async with Pool(...)` starts a worker on each device and returns when the first is ready; the others join
 when they are. A worker that dies or falls silent is restarted (`crew`) and its items go back to the front; who
@@ -18,9 +18,10 @@ from types import TracebackType
 from typing import NamedTuple
 
 from fleet import leases
-from fleet.crew import Crew, PoolError, Rules
+from fleet.crew import Crew, Launch, PoolError, Rules
 from fleet.devices import Device
 from fleet.messages import Emitted, Item, ItemError, Result
+from fleet.process import WorkerProcess
 
 __all__ = ["Done", "Drained", "Failed", "Pool", "PoolError"]
 
@@ -70,6 +71,7 @@ class Pool:
         heartbeat_timeout_s: silence that a running worker is allowed.
         log_dir: where workers print, one file a device; None is a temporary folder.
         warm_first: start the other workers when the first is up: compile caches are shared, not raced for.
+        launch: how a worker is started: as a process here, or by `RayCluster.launch` where its device is.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Pool:
         heartbeat_timeout_s: float = 120.0,
         log_dir: Path | None = None,
         warm_first: bool = False,
+        launch: Launch = WorkerProcess,
     ) -> None:
         if not devices:
             raise ValueError("a pool needs at least one device")
@@ -93,7 +96,7 @@ class Pool:
         assert log_dir is not None
         log_dir.mkdir(parents=True, exist_ok=True)
         rules = Rules(start_timeout_s, heartbeat_timeout_s, worker_restarts, warm_first)
-        self._crew = Crew(factory, config_for, devices, rules=rules, log_dir=log_dir, listener=self)
+        self._crew = Crew(factory, config_for, devices, rules=rules, log_dir=log_dir, listener=self, launch=launch)
         self._on_event = on_event
         self._state = leases.State(item_crashes=item_crashes)
         self._payloads: dict[str, bytes] = {}
@@ -129,12 +132,28 @@ class Pool:
         return self._state.in_flight
 
     @property
+    def finished(self) -> int:
+        """Outcomes that nobody took yet."""
+        return len(self._outcomes)
+
+    async def changed(self) -> None:
+        """Wait until an outcome is there, or nothing more can come.
+
+        Raises:
+            PoolError: every worker is gone for good.
+        """
+        while not self._outcomes:
+            if self._broken is not None:
+                raise self._broken
+            await self._change()
+
+    @property
     def idle(self) -> int:
         """Items more that living workers would take now."""
         return sum(worker.room for worker in self._state.workers.values())
 
     def workers(self) -> dict[Device, int | None]:
-        """Process id by device; None where no worker runs now."""
+        """Process id by device; None where no worker runs now, or its id is not known yet."""
         return self._crew.pids()
 
     def submit(self, item_id: str, payload: bytes, weight: float = 0.0) -> None:

@@ -1,9 +1,9 @@
 """One worker process as the coordinator holds it: started, written to, read from, killed with its children.
 
-Each has a reader, a writer and a waiter thread, which post to the coordinator's loop: nothing here blocks it,
-a worker that does not read included. The process leads its own group, and the group is killed before the
-leader is reaped, so no child of a dead worker survives and its number cannot have become another's. What a
-worker prints goes to a file.
+Each has a reader, a writer and a waiter thread: nothing here blocks the coordinator's loop, a worker that does
+not read included. The process leads its own group, and the group is killed before the leader is reaped, so no
+child of a dead worker survives and its number cannot have become another's. `Child` is the process and its
+bytes, and knows no loop (it also runs inside a Ray actor, `fleet.ray_remote`); `WorkerProcess` is a local one.
 """
 
 from __future__ import annotations
@@ -17,88 +17,81 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import Pipe
 from pathlib import Path
+from typing import IO
 
 from fleet.devices import Device
 from fleet.groups import kill_group
 from fleet.messages import FromWorker, Start, ToWorker, decode_from_worker, encode
+
+TAIL_BYTES = 8192
 
 _BOOT = (
     "import json, sys; fd, pid, sys.path[:] = json.loads(sys.argv.pop()); from fleet.worker import main; main(fd, pid)"
 )
 
 
-class WorkerProcess:
-    """A running worker. Callbacks come on the loop: every message in order, then the death, once."""
+class Child:
+    """A running worker as bytes. Callbacks come from its threads: all that it sent in order, then its exit, once.
+
+    Args:
+        environment: all of it; nothing of this process's own is added.
+        paths: where it imports from.
+        folder: where it starts; None is this process's own.
+        output: takes what the worker prints.
+        on_data: called with each message, encoded.
+        on_exit: called with the exit code, negative for a signal.
+    """
 
     def __init__(
         self,
-        number: int,
-        device: Device,
+        environment: Mapping[str, str],
+        paths: Sequence[str],
+        folder: Path | None = None,
         *,
-        start: Start,
-        log_path: Path,
-        on_message: Callable[[WorkerProcess, FromWorker], None],
-        on_death: Callable[[WorkerProcess, int], None],
+        output: IO[bytes],
+        on_data: Callable[[bytes], None],
+        on_exit: Callable[[int], None],
     ) -> None:
-        self.number = number
-        self.device = device
-        self.log_path = log_path
-        self._log_start = log_path.stat().st_size if log_path.exists() else 0
-        self._on_message = on_message
-        self._on_death = on_death
-        self._loop = asyncio.get_running_loop()
+        self._on_data = on_data
+        self._on_exit = on_exit
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._ending = threading.Lock()
         self._reaped = False
         self._connection, theirs = Pipe()
-        paths = [entry or str(Path.cwd()) for entry in sys.path]
-        boot = json.dumps([theirs.fileno(), os.getpid(), paths])
-        environment = {**os.environ, **device.env(), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-        with log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, boot],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+        boot = json.dumps([theirs.fileno(), os.getpid(), list(paths)])
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _BOOT, boot],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env={**environment, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"},
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
         theirs.close()
-        self._reader = threading.Thread(target=self._read, daemon=True, name=f"worker-{number}-reader")
+        self._reader = threading.Thread(target=self._read, daemon=True, name=f"worker-{self.pid}-reader")
         self._reader.start()
         for target, name in ((self._write, "writer"), (self._wait, "waiter")):
-            threading.Thread(target=target, daemon=True, name=f"worker-{number}-{name}").start()
-        self.send(start)
+            threading.Thread(target=target, daemon=True, name=f"worker-{self.pid}-{name}").start()
 
     @property
     def pid(self) -> int:
         """Process id, and id of the process group."""
         return self._process.pid
 
-    def send(self, message: ToWorker) -> None:
-        """Queue a message; one that a dead worker cannot take is dropped."""
-        self._outbox.put(encode(message))
+    def send(self, data: bytes) -> None:
+        """Queue an encoded message; one that a dead worker cannot take is dropped."""
+        self._outbox.put(data)
 
     def kill(self) -> None:
         """Kill the worker; its waiter and its guard then kill all that it started."""
         with self._ending:
             if not self._reaped:
                 os.kill(self.pid, signal.SIGKILL)
-
-    def last_lines(self, count: int = 3) -> str:
-        """The last lines that this process printed, joined."""
-        try:
-            with self.log_path.open("rb") as log:
-                size = log.seek(0, os.SEEK_END)
-                log.seek(max(self._log_start, size - 8192))
-                text = log.read().decode(errors="replace")
-        except OSError:
-            return ""
-        return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-count:])
 
     def _read(self) -> None:
         while True:
@@ -107,7 +100,7 @@ class WorkerProcess:
             except (EOFError, OSError):
                 self.kill()  # without its pipe it is of no use
                 return
-            self._post(self._on_message, self, decode_from_worker(data))
+            self._on_data(data)
 
     def _write(self) -> None:
         while (data := self._outbox.get()) is not None:
@@ -124,9 +117,79 @@ class WorkerProcess:
             self._reaped = True
         self._outbox.put(None)
         self._reader.join()  # all that it sent comes before its death
-        self._post(self._on_death, self, code)
+        self._on_exit(code)
         self._connection.close()
+
+
+class WorkerProcess:
+    """A worker on this machine (`crew.Worker`). What it prints is appended to `log_path`."""
+
+    def __init__(
+        self,
+        number: int,
+        device: Device,
+        *,
+        start: Start,
+        log_path: Path,
+        on_message: Callable[[WorkerProcess, FromWorker], None],
+        on_death: Callable[[WorkerProcess, str], None],
+    ) -> None:
+        self.number = number
+        self.device = device
+        self.log_path = log_path
+        self._log_start = log_path.stat().st_size if log_path.exists() else 0
+        self._on_message = on_message
+        self._on_death = on_death
+        self._loop = asyncio.get_running_loop()
+        with log_path.open("ab") as log:
+            self._child = Child(
+                {**os.environ, **device.env()},
+                import_paths(),
+                output=log,
+                on_data=lambda data: self._post(self._on_message, self, decode_from_worker(data)),
+                on_exit=lambda code: self._post(self._on_death, self, exit_words(code)),
+            )
+        self.send(start)
+
+    @property
+    def pid(self) -> int:
+        """Process id, and id of the process group."""
+        return self._child.pid
+
+    def send(self, message: ToWorker) -> None:
+        """Queue a message; one that a dead worker cannot take is dropped."""
+        self._child.send(encode(message))
+
+    def kill(self) -> None:
+        """Kill the worker with all that it started."""
+        self._child.kill()
+
+    def last_lines(self, count: int = 3) -> str:
+        """The last lines that this process printed, joined."""
+        return last_lines(self.log_path, self._log_start, count)
 
     def _post(self, callback: Callable[..., None], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the coordinator has left
             self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+def import_paths() -> list[str]:
+    """Where this process imports from, for a process that starts elsewhere."""
+    return [entry or str(Path.cwd()) for entry in sys.path]
+
+
+def last_lines(log_path: Path, start_bytes: int, count: int = 3) -> str:
+    """The last lines of a log, joined, from an offset on; empty if it cannot be read."""
+    try:
+        with log_path.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(start_bytes, size - TAIL_BYTES))
+            text = log.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-count:])
+
+
+def exit_words(code: int) -> str:
+    """An exit code for a person."""
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 
+from fleet.crew import Launch
 from fleet.devices import Device
 from fleet.pool import Pool
+from fleet.process import WorkerProcess
 
 
-async def main() -> None:
+async def main(devices: Sequence[Device], launch: Launch) -> None:
     settings = json.dumps({"child": True}).encode()
-    async with Pool("fake_handler:create", lambda _: settings, [Device("cpu", 0), Device("cpu", 1)]) as pool:
+    async with Pool("fake_handler:create", lambda _: settings, devices, launch=launch) as pool:
         while None in pool.workers().values() or pool.idle < 8:
             await asyncio.sleep(0.05)
         pool.submit("busy", sys.argv[1].encode())
@@ -23,4 +26,10 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    if len(sys.argv) > 2:
+        from fleet.ray_cluster import RayCluster
+
+        cluster = RayCluster(sys.argv[2])
+        asyncio.run(main(cluster.devices[:2], cluster.launch))
+    else:
+        asyncio.run(main([Device("cpu", 0), Device("cpu", 1)], WorkerProcess))

@@ -38,6 +38,8 @@ class FakeHandler:
                 return b"slept"
             case "pid":
                 return str(os.getpid()).encode()
+            case "env":
+                return os.environ.get(rest, "unset").encode()
             case "raise":
                 raise ValueError(f"first line\n{rest}")
             case "crash":

@@ -16,6 +16,8 @@ from fleet.devices import (
     cores_that_fit,
     find_cores,
     find_devices,
+    gpus_in,
+    group_of,
     visible_gpus,
 )
 
@@ -92,6 +94,17 @@ def test_a_gpu_is_alone_in_its_process() -> None:
     assert device.env({})["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert (device.label, device.torch_name) == ("cuda:1", "cuda:0")
     assert Device("cuda", 3).env({})["CUDA_VISIBLE_DEVICES"] == "3"
+
+
+def test_a_group_is_one_device_whose_process_sees_its_members_in_order() -> None:
+    first, second = Device("cuda", 2, "A100", 80, visible="GPU-b"), Device("cuda", 0, "A100", 40)
+    group = group_of([first, second])
+    assert group.env({})["CUDA_VISIBLE_DEVICES"] == "GPU-b,0"
+    assert (group.label, group.torch_name, group.kind, group.index) == ("cuda:2+0", "cuda:0", "cuda", 2)
+    assert group.memory_bytes == 80  # an engine is split evenly: twice the smaller
+    assert (gpus_in(group.label), gpus_in("cuda:3"), gpus_in("cpu:0")) == (2, 1, 1)
+    assert group != first
+    assert not group.is_slice
 
 
 def test_a_core_is_bound_and_an_outer_kv_space_is_kept() -> None:

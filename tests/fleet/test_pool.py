@@ -1,4 +1,4 @@
-"""The pool with real processes: what is killed comes back, what is guilty is set aside, nothing survives."""
+"""The pool with real processes, local ones and a cluster's: what is killed comes back, nothing survives."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import pytest
 
 from fleet.devices import Device
 from fleet.pool import Done, Failed, Pool, PoolError
+from tests.fleet.conftest import Place
 
 CORES = [Device("cpu", 0), Device("cpu", 1)]
 HERE = Path(__file__).parent
@@ -95,9 +96,9 @@ def test_items_come_back_and_the_device_is_bound(factory: str, tmp_path: Path) -
     assert {path.name for path in tmp_path.iterdir()} == {"worker-cpu-0.log", "worker-cpu-1.log"}
 
 
-def test_twenty_thousand_items_arrive_once_each() -> None:
+def test_twenty_thousand_items_arrive_once_each(place: Place) -> None:
     async def work() -> None:
-        async with Pool("fake_handler:create", config(capacity=64), CORES) as pool:
+        async with Pool("fake_handler:create", config(capacity=64), place.devices, launch=place.launch) as pool:
             for i in range(20_000):
                 pool.submit(str(i), f"echo {i}".encode(), weight=float(i % 50))
             found = await collect(pool)
@@ -107,9 +108,9 @@ def test_twenty_thousand_items_arrive_once_each() -> None:
     run(work())
 
 
-def test_an_item_that_raises_fails_alone() -> None:
+def test_an_item_that_raises_fails_alone(place: Place) -> None:
     async def work() -> None:
-        async with Pool("fake_handler:create", config(), CORES[:1]) as pool:
+        async with Pool("fake_handler:create", config(), place.devices[:1], launch=place.launch) as pool:
             pool.submit("bad", b"raise no such prompt")
             pool.submit("good", b"pid")
             found = await collect(pool)
@@ -135,14 +136,14 @@ def test_an_unfinished_item_is_not_taken_twice() -> None:
     run(work())
 
 
-def test_a_killed_worker_loses_nothing() -> None:
+def test_a_killed_worker_loses_nothing(place: Place) -> None:
     async def work() -> None:
-        async with Pool("fake_handler:create", config(child=True), CORES) as pool:
+        async with Pool("fake_handler:create", config(child=True), place.devices, launch=place.launch) as pool:
             await both_ready(pool)
             for i in range(200):
                 pool.submit(str(i), b"sleep 0.02")
             await asyncio.sleep(0.2)
-            pid = pool.workers()[CORES[0]]
+            pid = pool.workers()[place.devices[0]]
             assert pid is not None
             killed = family(pid)
             assert len(killed) >= 3  # the worker, its guard and the handler's own child
@@ -174,9 +175,9 @@ def test_shared_memory_of_a_killed_worker_is_unlinked() -> None:
     run(work())
 
 
-def test_the_item_that_kills_workers_is_set_aside_and_its_neighbours_are_done() -> None:
+def test_the_item_that_kills_workers_is_set_aside_and_its_neighbours_are_done(place: Place) -> None:
     async def work() -> None:
-        async with Pool("fake_handler:create", config(), CORES) as pool:
+        async with Pool("fake_handler:create", config(), place.devices, launch=place.launch) as pool:
             await both_ready(pool)
             for i in range(30):
                 pool.submit(str(i), b"sleep 0.05")
@@ -193,9 +194,11 @@ def test_the_item_that_kills_workers_is_set_aside_and_its_neighbours_are_done() 
     run(work())
 
 
-def test_a_broken_handler_ends_its_process() -> None:
+def test_a_broken_handler_ends_its_process(place: Place) -> None:
     async def work() -> None:
-        async with Pool("fake_handler:create", config(), CORES[:1], item_crashes=1) as pool:
+        async with Pool(
+            "fake_handler:create", config(), place.devices[:1], item_crashes=1, launch=place.launch
+        ) as pool:
             pool.submit("broken", b"broken engine is dead")
             found = await collect(pool)
             outcome = found["broken"]
@@ -206,14 +209,16 @@ def test_a_broken_handler_ends_its_process() -> None:
 
 
 @pytest.mark.parametrize("how", ["stopped", "blocked"])
-def test_a_silent_worker_is_replaced(how: str) -> None:
+def test_a_silent_worker_is_replaced(how: str, place: Place) -> None:
     async def work() -> None:
-        async with Pool("fake_handler:create", config(), CORES[:1], heartbeat_timeout_s=2) as pool:
+        async with Pool(
+            "fake_handler:create", config(), place.devices[:1], heartbeat_timeout_s=2, launch=place.launch
+        ) as pool:
             if how == "blocked":
                 pool.submit("hang", b"hang")
             else:
                 pool.submit("fine", b"sleep 0.5")
-                pid = pool.workers()[CORES[0]]
+                pid = pool.workers()[place.devices[0]]
                 assert pid is not None
                 os.kill(pid, signal.SIGSTOP)
             found = await collect(pool)
@@ -317,9 +322,9 @@ def test_a_drain_that_runs_out_of_time_names_what_is_left() -> None:
     run(work())
 
 
-def test_a_stop_with_grace_lets_a_busy_worker_put_its_work_in_order() -> None:
+def test_a_stop_with_grace_lets_a_busy_worker_put_its_work_in_order(place: Place) -> None:
     async def work() -> None:
-        async with Pool("fake_handler:create", config(), CORES[:1]) as pool:
+        async with Pool("fake_handler:create", config(), place.devices[:1], launch=place.launch) as pool:
             pool.submit("long", b"until-closed")
             pool.submit("longer", b"sleep 60")
             await asyncio.sleep(0.2)
@@ -330,7 +335,7 @@ def test_a_stop_with_grace_lets_a_busy_worker_put_its_work_in_order() -> None:
             assert isinstance(outcome, Done)
             assert outcome.payload == b"put in order"
             assert await pool.next_outcome() is None
-            assert pool.workers() == {CORES[0]: None}
+            assert pool.workers() == {place.devices[0]: None}
 
     run(work())
 
