@@ -24,6 +24,7 @@ from corpus.canonical import digest
 from corpus.errors import RowError, UserError
 
 TEMPORARY_SUFFIX = ".tmp"
+WORKSPACE_LOCK = "workspace.lock"
 SEAL = "of"  # the key of a description's own digest
 _TEMPORARY = re.compile(r"\..+\.(\d+)-[0-9a-f]{8}\.tmp", re.DOTALL)  # ours alone: a workspace may hold files of others
 
@@ -135,13 +136,41 @@ def full_disk(error: BaseException, path: Path) -> str | None:
         if number in (errno.ENOSPC, errno.EDQUOT) or any(
             os.strerror(code) in text for code in (errno.ENOSPC, errno.EDQUOT)
         ):
-            return f"{path}: the disk is full; nothing half-written was kept. Free space there and run again."
+            return (
+                f"{path}: the disk is full; nothing half-written was kept. Free space there{spare(path)} and run again."
+            )
         if number == errno.EFBIG or os.strerror(errno.EFBIG) in text:
             return f"{path}: may not grow further (`ulimit -f`); nothing half-written was kept. Raise the limit."
         if number in (errno.EACCES, errno.EROFS, errno.EPERM):
             return f"{path}: cannot be written ({os.strerror(number)}). Choose a --workspace that you may write."
         seen = seen.__cause__ or seen.__context__
     return None
+
+
+def spare(path: Path) -> str:
+    """What nobody needs of the workspace that `path` is in, with its size, largest first; "" if there is nothing.
+
+    That is what costs only time to make again, and copies: the cache, an older ledger, files that were set aside.
+    """
+    at = path.absolute()
+    root = next((folder for folder in (at, *at.parents) if (folder / WORKSPACE_LOCK).exists()), None)
+    if root is None:
+        return ""
+    sizes = {"cache/": _size_bytes(root / "cache"), "ledger.duckdb.old": _size_bytes(root / "ledger.duckdb.old")}
+    with suppress(OSError):
+        sizes["*.damaged"] = sum(_size_bytes(one) for one in root.rglob("*.damaged"))
+    named = [
+        f"{name}: {size / 1e6:,.0f} MB" for name, size in sorted(sizes.items(), key=lambda one: -one[1]) if size >= 1e6
+    ]
+    return f" ({root} can do without {', '.join(named)})" if named else ""
+
+
+def _size_bytes(path: Path) -> int:
+    """Of a file or a folder; of what cannot be looked at, 0."""
+    try:
+        return sum(one.stat().st_size for one in ([path] if path.is_file() else path.rglob("*")) if one.is_file())
+    except OSError:
+        return 0
 
 
 def sha256_file(path: Path) -> str:

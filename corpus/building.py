@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpus import identity, selection
-from corpus.artefacts import read_description, write_atomically, write_description, write_text
+from corpus.artefacts import read_description, write_description, write_text
 from corpus.candidates import Candidates, GroupKey, TokenRule, ordered_candidates
 from corpus.canonical import canonical_json
 from corpus.errors import UserError
@@ -28,6 +28,7 @@ from corpus.ledger.writer import LedgerWriter
 from corpus.manifest import Manifest
 from corpus.mixing import available_prompts, losses, lost_sources, quota_notes, shortage_table, wanted_quotas
 from corpus.pools import Pool, PoolReader
+from corpus.rounds import last_round, round_files, taken_rows, write_round
 from corpus.sources import FileDigests, ResolvedSource, resolve_source
 from corpus.workspace import Workspace
 
@@ -75,11 +76,15 @@ class BuildPlan:
 
     def taken(self) -> pl.DataFrame:
         """What is taken of each group: GROUP, prefix (rows, replicas included) and available (its prompts)."""
-        import polars as pl
+        return _taken_frame(self.prefixes, self.counts)
 
-        labels = {"category": pl.String, "source": pl.String, "holdout": pl.Boolean}
-        rows = [(*group, prefix, self.counts[group]) for group, prefix in sorted(self.prefixes.items())]
-        return pl.DataFrame(rows, schema=labels | {"prefix": pl.Int64, "available": pl.Int64}, orient="row")
+
+def _taken_frame(prefixes: Mapping[GroupKey, int], counts: Mapping[GroupKey, int]) -> pl.DataFrame:
+    import polars as pl
+
+    labels = {"category": pl.String, "source": pl.String, "holdout": pl.Boolean}
+    rows = [(*group, prefix, counts[group]) for group, prefix in sorted(prefixes.items())]
+    return pl.DataFrame(rows, schema=labels | {"prefix": pl.Int64, "available": pl.Int64}, orient="row")
 
 
 def plan_build(
@@ -96,7 +101,6 @@ def plan_build(
     Raises:
         UserError: a source cannot be read, a licence is denied, or a category runs short and shortage is fail.
     """
-    refuse_unbuilt(manifest)
     digests = FileDigests(workspace.cache / "digests.json")
     resolved = [resolve_source(source, base, digests) for source in manifest.sources]
     eval_sets = resolve_eval_sets(manifest, base, digests)
@@ -154,26 +158,27 @@ def refuse_licenses(manifest: Manifest, resolved: list[ResolvedSource]) -> None:
 
 def commit_build(plan: BuildPlan, workspace: Workspace, ledger: LedgerWriter) -> bool:
     """Write the build's files and enter it, or what of both is gone or damaged; True if it is new."""
-    import polars as pl
-
     folder = workspace.build(plan.build_id)
     known = ledger.rows("SELECT created_at FROM builds WHERE build_id = ?", plan.build_id)
     created_at = (known[0][0] if known else datetime.now(UTC)).astimezone(UTC)
-    rounds = plan.taken().with_columns(round=pl.lit(0, pl.Int32))
+    first = plan.taken()
     pools = {row[0] for row in ledger.rows("SELECT pool_id FROM pools")}
     ordered = bool(ledger.rows("SELECT 1 FROM prompts WHERE candidates_id = ? LIMIT 1", plan.candidates_id))
     body = _build_body(plan) | {"created_at": created_at.isoformat()}
-    written = _written(folder, plan, rounds)
+    written = _written(folder, plan, first)
     # name, licences and the like make no other build, and may be other ones now
     current = written is not None and written | {"created_at": body["created_at"]} == body
     if written is not None and known:
         _refresh_lock(folder, plan)
-    if known and current and ordered and pools >= {pool.pool_id for pool in plan.pools}:
+    entered = current and _held(plan.build_id, ledger) == _asked(taken_groups(workspace, plan))
+    if known and entered and ordered and pools >= {pool.pool_id for pool in plan.pools}:
         return False
     if known and written is None:
         log.warning("%s is missing or damaged; it is written again", folder)
     if written is None:
-        write_atomically(folder / "rounds" / "0.parquet", rounds.write_parquet)
+        for path in round_files(folder):  # later rounds of a damaged build are decided again
+            path.unlink()
+        write_round(folder, first, 0)
         write_text(folder / "manifest.lock.yaml", _lock_text(plan))
     if not current:
         write_description(folder / "build.json", body)
@@ -189,7 +194,21 @@ def commit_build(plan: BuildPlan, workspace: Workspace, ledger: LedgerWriter) ->
     return not known
 
 
-def _written(folder: Path, plan: BuildPlan, rounds: pl.DataFrame) -> dict[str, Any] | None:
+def _held(build_id: str, ledger: LedgerWriter) -> dict[GroupKey, int]:
+    """What the ledger has selected of each group; a round that a killed run wrote and did not enter is not in it."""
+    rows = ledger.rows(
+        "SELECT category, source, holdout, count(*) FROM selections WHERE build_id = ? GROUP BY ALL", build_id
+    )
+    return {(category, source, holdout): count for category, source, holdout, count in rows}
+
+
+def _asked(taken: pl.DataFrame) -> dict[GroupKey, int]:
+    """The same as a round's file has it."""
+    rows = taken.select(*selection.GROUP, "prefix").iter_rows()
+    return {(category, source, holdout): prefix for category, source, holdout, prefix in rows if prefix}
+
+
+def _written(folder: Path, plan: BuildPlan, first: pl.DataFrame) -> dict[str, Any] | None:
     """What build.json says if the folder describes this build whole."""
     import polars as pl
 
@@ -203,52 +222,48 @@ def _written(folder: Path, plan: BuildPlan, rounds: pl.DataFrame) -> dict[str, A
             and body.keys() == {*expected, "created_at"}
             and json.loads((folder / "manifest.lock.yaml").read_text())["build_id"] == plan.build_id
             and {source["pool_id"] for source in body["sources"]} == {pool.pool_id for pool in plan.pools}
-            and pl.read_parquet(folder / "rounds" / "0.parquet", glob=False).equals(rounds)
+            and pl.read_parquet(folder / "rounds" / "0.parquet", glob=False).drop("round").equals(first)
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, pl.exceptions.PolarsError):
         return None
     return body if whole else None
 
 
-def selected_rows(workspace: Workspace, plan: BuildPlan) -> pl.DataFrame:
-    """The prompts that a plan takes, by source, category and rank: every candidate column, and replica.
-
-    A prompt that is repeated is there once for each replica.
-    """
-    import polars as pl
-
-    candidates = pl.scan_parquet(workspace.candidates(plan.candidates_id) / "prompts.parquet", glob=False)
-    rows = (
-        candidates.join(plan.taken().lazy(), on=list(selection.GROUP), how="inner", maintain_order="left")
-        .filter(pl.col("source_rank") < pl.col("prefix"))
-        .collect()
-    )
-    return selection.numbered_replicas(rows).drop("prefix", "available")
+def taken_groups(workspace: Workspace, plan: BuildPlan) -> pl.DataFrame:
+    """GROUP, prefix and available as the last round of a plan's build has them, or the plan before its first."""
+    last = last_round(workspace.build(plan.build_id))
+    return plan.taken() if last is None else last
 
 
-def refuse_unbuilt(manifest: Manifest) -> None:
-    """Refuse, before anything is read, what this version would otherwise leave out in silence.
+def selected_rows(workspace: Workspace, plan: BuildPlan, columns: list[str] | None = None) -> pl.DataFrame:
+    """The prompts that a build takes, as corpus.rounds.taken_rows: every column or those named, and replica."""
+    path = workspace.candidates(plan.candidates_id) / "prompts.parquet"
+    return taken_rows(path, taken_groups(workspace, plan), columns)
 
-    Raises:
-        UserError: naming the first such key.
-    """
-    if manifest.generation.reuse == "finished":
-        key = "generation.reuse: finished"
-        raise UserError(f"{manifest.name}: {key} is not built in this version. Remove the key to go on without it.")
+
+def commit_round(plan: BuildPlan, prefixes: dict[GroupKey, int], ledger: LedgerWriter) -> int:
+    """Write what a build takes from now on, and enter it; returns the round's number."""
+    folder = ledger.workspace.build(plan.build_id)
+    number = write_round(folder, _taken_frame(prefixes, plan.counts))
+    ledger.call(lambda connection: ingest.ingest_build(connection, ledger.workspace, plan.build_id))
+    return number
 
 
 def _deepen(manifest: Manifest, candidates: Candidates, pools: list[Pool]) -> dict[str, int]:
     """Sources that have more to give to a category that is short, and how deep to read them next.
 
-    A prompt is repeated only where there are no more, so what is missing is judged without replicas.
+    A prompt is repeated only where there are no more, so what is missing is judged without replicas; a reserve beyond
+    the quota is for what will be rejected.
     """
     available = available_prompts(manifest, candidates)
     wanted = selection.plan_quotas(manifest.mix.prompts, manifest.mix.prompt_weights(), available)
+    reserved = {name: math.ceil(rows * (1 + manifest.mix.reserve)) for name, rows in wanted.rows.items()}
     deeper = {}
     for pool in pools:
-        needy = set(wanted.short) & set(manifest.source_categories(pool.source))
+        given = set(manifest.source_categories(pool.source)) & set(reserved)
+        needy = {name for name in given if available[name] < reserved[name]}
         if needy and not pool.complete:
-            factor = max(wanted.rows[name] / max(1, available[name]) for name in needy)
+            factor = max(reserved[name] / max(1, available[name]) for name in needy)
             have = len(pool.chunks)
             deeper[pool.source.name] = max(have + 1, min(math.ceil(have * factor * 1.1), have * MOST_DEEPENING))
     return deeper

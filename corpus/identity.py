@@ -6,6 +6,8 @@ Changing a rule raises the version of its kind, and old ids are never read as ne
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 from corpus.canonical import digest
@@ -14,6 +16,9 @@ from corpus.manifest import CategoryByColumn, Manifest, Sampling, Source
 READER_VERSION = 2
 FORMAT_VERSION = 2
 SELECTION_VERSION = 2
+
+PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+"""Of engine.extra, what says where an answer is made and not how."""
 
 # What a digest leaves out, and why.
 LEFT_OUT: dict[str, dict[str, str]] = {
@@ -31,14 +36,20 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "weight": "likewise",
         "generation": "prompts do not depend on answers",
     },
-    "build": {"tolerance": "when to top up, not what to take first"},
+    "build": {
+        "tolerance": "when to top up, not what to take first",
+        "reserve": "how deep sources are read, which the candidates say",
+    },
     "recipe": {
         "devices": "the same tokens may come from any GPU",
+        "extra.tensor_parallel_size": "or from several; pipeline and data parallel sizes likewise",
         "max_num_seqs": "batching is not bitwise repeatable anyway",
         "max_num_batched_tokens": "likewise",
         "gpu_memory_utilization": "how much fits, not what is said",
         "seed": "which draw, not which distribution",
         "truncated": "a policy on answers, not on how they are made",
+        "reject": "likewise",
+        "token_logprobs": "what is noted of a token, not which one is drawn",
     },
     "capture": {"max_tokens_per_batch": "right padding changes no state beyond rounding"},
     "drafter": {"checkpoint_every": "how often it is saved, not what it is"},
@@ -110,7 +121,7 @@ def recipe_body(
             "kind": manifest.engine.kind,
             "kv_cache_dtype": manifest.engine.kv_cache_dtype,
             "quantization": manifest.engine.quantization,
-            "extra": manifest.engine.extra,
+            "extra": {key: value for key, value in manifest.engine.extra.items() if key not in PARALLEL},
         },
         "sampling": sampling.model_dump(mode="json"),
         "max_tokens": max_tokens,
@@ -126,6 +137,22 @@ def recipe_id(body: dict[str, Any]) -> str:
 def response_id(prompt: str, recipe: str, replica: int, turn: int) -> str:
     """Identity of one answer."""
     return digest("response", {"prompt": prompt, "recipe": recipe, "replica": replica, "turn": turn})
+
+
+def family_id(body: dict[str, Any]) -> str:
+    """What recipes share that differ in max_tokens alone: what ended by itself under one is the others' too."""
+    return digest("family", {key: value for key, value in body.items() if key != "max_tokens"}, length=24)
+
+
+def response_ids(answers: Iterable[tuple[str, str, int, int]]) -> list[str]:
+    """`response_id` of many (prompt, recipe, replica, turn), whose ids are hex digits: three times as fast."""
+    sha256 = hashlib.sha256
+    return [
+        sha256(
+            f'response:v1:{{"prompt":"{prompt}","recipe":"{recipe}","replica":{replica},"turn":{turn}}}'.encode()
+        ).hexdigest()[:32]
+        for prompt, recipe, replica, turn in answers
+    ]
 
 
 def capture_id(target: dict[str, Any], layer_ids: list[int], final_state: bool, dtype: str, stored_dtype: str) -> str:

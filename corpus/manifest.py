@@ -77,6 +77,8 @@ class Mix(Section):
     """With unit: response_tokens, generated tokens that one prompt of each category is expected to bring (all its turns). `draftmill sql` has measured means: response_tokens / prompts of composition's accepted stage."""
     tolerance: Annotated[float, Field(ge=0, le=100)] = 0.5
     """How far an accepted share may be from its target, in percentage points (at least one row)."""
+    reserve: Annotated[float, Field(ge=0, le=10)] = 0.1
+    """Part of a category that sources on the Hub are read beyond its quota, from which what is rejected is replaced."""
     holdout: Annotated[float, Field(ge=0, lt=1)] = 0.02
     """Part of each category that is never trained on: chosen by a salted hash of prompt_id, whatever the seed, so that no build with the same holdout trains on them. They are generated too, outside total."""
 
@@ -311,7 +313,7 @@ class Target(Section):
 class Sampling(Section):
     """How the engine draws tokens. A field that is not set takes the engine's neutral value."""
 
-    temperature: Annotated[float, Field(ge=0, le=5)] = 1.0
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
     """0 is greedy."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Nucleus."""
@@ -336,6 +338,9 @@ class Thinking(Section):
     """Sampling with thinking off."""
 
 
+AnswerCheck = Literal["empty", "repetition", "no_answer", "other_language", "broken_tool_call"]
+
+
 class CategoryGeneration(Section):
     """What one category overrides. A key that is not set keeps the general value."""
 
@@ -345,8 +350,10 @@ class CategoryGeneration(Section):
     """What becomes of an answer that ran into max_tokens."""
     thinking_share: Fraction | None = None
     """Part of this category's prompts with thinking on."""
-    temperature: Annotated[float, Field(ge=0, le=5)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     """Sampling temperature, thinking on or off."""
+    reject: tuple[AnswerCheck, ...] | None = None
+    """Which findings reject an answer of this category."""
 
 
 class Generation(Section):
@@ -357,13 +364,17 @@ class Generation(Section):
     max_tokens: Positive = 4096
     """Most tokens of one answer."""
     truncated: Literal["keep", "drop", "retry"] = "keep"
-    """An answer that ran into max_tokens: keep (valid tokens, no end label), drop, or retry once with twice the budget."""
+    """An answer that ran into max_tokens: keep (valid tokens, no end label), drop, or retry once with twice the budget. Kept answers are left out of a build once this says drop; retry is for new answers."""
+    reject: tuple[AnswerCheck, ...] = ("empty", "repetition")
+    """Findings that reject an answer; the others are recorded as notes. empty: white space alone; repetition: it ends in a loop; no_answer: reasoning without an answer; other_language: not the prompt's; broken_tool_call: a call that cannot be read or names no offered tool."""
     by_category: dict[Name, CategoryGeneration] = Field(
         default_factory=dict, examples=[{"agent": {"max_tokens": 2048}}]
     )
     """Overrides by category."""
     reuse: Literal["recipe", "finished"] = "recipe"
-    """recipe: only answers of the same effective recipe; finished: also answers that stopped by themselves under a smaller max_tokens (not in this version)."""
+    """recipe: only answers of the same effective recipe; finished: also answers that stopped by themselves under another max_tokens and fit into this one. Prompts whose answer was cut are drawn anew, which favours short answers a little."""
+    token_logprobs: bool = False
+    """Keep the log-probability of each generated token (before temperature and the like) in the response shards."""
     imported: tuple[Name, ...] = Field(default=(), examples=[["team"]])
     """Imported corpora (names given to `draftmill import`) whose answers count as made: prompts outside the holdout take them, under the recipe that made them. They need the target's model, and token ids of its tokenizer and template."""
 
@@ -376,6 +387,7 @@ class Generation(Section):
             truncated=own.truncated or self.truncated,
             thinking_share=share,
             temperature=own.temperature,
+            reject=self.reject if own.reject is None else own.reject,
         )
 
 

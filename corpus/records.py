@@ -8,6 +8,7 @@ Pure values: no files, no tokenizer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +17,10 @@ from corpus.canonical import canonical_json, digest
 from corpus.errors import RowError
 
 ROLES = ("system", "user", "assistant", "tool")
+THINK_START, THINK_END = "<think>", "</think>"
+RECORDED_MARK = '"role":"assistant"'
+"""In messages as canonical JSON, of which assistant turns stay as context: inside a text its quotation marks would have
+backslashes before them."""
 Message = dict[str, Any]
 
 
@@ -40,8 +45,8 @@ class Prompt(msgspec.Struct, frozen=True):
         """How many assistant turns the target is asked for."""
         return len(self.ends())
 
-    def context(self, turn: int, answers: list[str]) -> list[Message]:
-        """The messages shown before assistant turn `turn`; `answers` are the target's earlier ones."""
+    def context(self, turn: int, answers: Sequence[str]) -> list[Message]:
+        """The messages shown before assistant turn `turn`; `answers` are the texts of the target's earlier ones."""
         ends = self.ends()
         if self.recorded:
             return list(self.messages[: ends[turn]])
@@ -49,7 +54,7 @@ class Prompt(msgspec.Struct, frozen=True):
         for i in range(turn + 1):
             shown += self.messages[ends[i - 1] if i else 0 : ends[i]]
             if i < turn:
-                shown.append({"role": "assistant", "content": answers[i]})
+                shown.append(spoken(answers[i]))
         return shown
 
     def ends(self) -> list[int]:
@@ -73,6 +78,18 @@ class Prompt(msgspec.Struct, frozen=True):
         """All text that the target is shown, one part a line: what exact dedup compares."""
         parts = [text for message in self.messages for text in _message_texts(message)]
         return "\n".join(parts + [canonical_json(tool) for tool in self.tools])
+
+
+def spoken(text: str) -> Message:
+    """An answer as the message that later turns are shown, its reasoning apart as an engine's reasoning parser has it.
+
+    What of the reasoning is shown again is the chat template's to say: most show none of it.
+    """
+    reasoning, closed, answer = text.rpartition(THINK_END)
+    if not closed:
+        return {"role": "assistant", "content": text}
+    thought = reasoning.strip().removeprefix(THINK_START).strip("\n")
+    return {"role": "assistant", "content": answer.lstrip("\n"), "reasoning_content": thought}
 
 
 def encode_messages(prompt: Prompt) -> tuple[str, str | None]:

@@ -6,6 +6,7 @@ its rows never change. Reading finds a response by shard and row, as the ledger 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from corpus.errors import UserError, first_line
 if TYPE_CHECKING:
     import polars as pl
 
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "2"
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,8 +34,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """accepted or rejected"""
     reason: str | None
-    prompt_token_ids: list[int]
-    token_ids: list[int]
+    prompt_token_ids: bytes
+    """int32, as generation.messages packs them"""
+    token_ids: bytes
     text: str
     finish_reason: str | None
     stop_reason: str | None
@@ -46,15 +48,27 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     first_token_at: float | None
     ended_at: float | None
     run_id: str
+    notes: tuple[str, ...] = ()
+    """Findings of generation.checks, in its order."""
+    reasoning_tokens: int | None = None
+    """Tokens of token_ids, from the first on, that are reasoning and its end mark; None where nothing was generated."""
+    extends_turn: int | None = None
+    """The earlier turn whose prompt and answer, token by token, this prompt begins with."""
+    token_logprobs: bytes | None = None
+    """float32, one a token."""
+
+
+TOKENS = ("prompt_token_ids", "token_ids", "token_logprobs")
 
 
 def response_schema() -> dict[str, Any]:
     """Columns of a response shard."""
     import polars as pl
 
-    numbers = dict.fromkeys(("replica", "turn", "attempt"), pl.Int32)
+    numbers = dict.fromkeys(("replica", "turn", "attempt", "reasoning_tokens", "extends_turn"), pl.Int32)
     times = dict.fromkeys(("queued_at", "started_at", "first_token_at", "ended_at"), pl.Float64)
-    special = {"prompt_token_ids": pl.List(pl.Int32), "token_ids": pl.List(pl.Int32), "seed": pl.Int64}
+    lists = dict.fromkeys(("prompt_token_ids", "token_ids"), pl.List(pl.Int32))
+    special = {**lists, "seed": pl.Int64, "notes": pl.List(pl.String), "token_logprobs": pl.List(pl.Float32)}
     return {name: {**numbers, **times, **special}.get(name, pl.String) for name in Attempt.__struct_fields__}
 
 
@@ -66,12 +80,36 @@ def write_responses(path: Path, attempts: Sequence[Attempt]) -> Written:
     """
     import polars as pl
 
-    names = Attempt.__struct_fields__
-    columns = {name: [getattr(attempt, name) for attempt in attempts] for name in names}
-    frame = pl.DataFrame(columns, schema=response_schema())
+    schema = response_schema()
+    columns: dict[str, pl.Series] = {}
+    for name, kind in schema.items():
+        values = [getattr(attempt, name) for attempt in attempts]
+        columns[name] = _packed(values, kind) if name in TOKENS else pl.Series(name, values, dtype=kind)
+    frame = pl.DataFrame(columns, schema=schema)
     return write_atomically(
         path, lambda to: frame.write_parquet(to, compression_level=3, metadata={"schema_version": SCHEMA_VERSION})
     )
+
+
+def _packed(values: Sequence[bytes | None], kind: Any) -> pl.Series:
+    """Lists of numbers from their bytes, without a Python object a number."""
+    import numpy as np
+    import polars as pl
+    import pyarrow as pa
+
+    kinds = {pl.List(pl.Int32): (np.int32, pa.int32()), pl.List(pl.Float32): (np.float32, pa.float32())}
+    numpy_kind, arrow_kind = kinds[kind]
+    flat = np.frombuffer(b"".join(value for value in values if value), dtype=numpy_kind)
+    ends = array("q", [0])
+    for value in values:
+        ends.append(ends[-1] + len(value or b"") // 4)
+    offsets = np.frombuffer(ends, dtype=np.int64)
+    missing = np.fromiter((value is None for value in values), dtype=bool, count=len(values))
+    mask = pa.array(missing) if missing.any() else None
+    lists = pa.LargeListArray.from_arrays(offsets, pa.array(flat, type=arrow_kind), mask=mask)
+    series = pl.from_arrow(lists)
+    assert isinstance(series, pl.Series)
+    return series.cast(kind)
 
 
 def read_rows_at(folder: Path, places: Sequence[tuple[str, int]], columns: Sequence[str]) -> pl.DataFrame:

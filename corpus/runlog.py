@@ -10,6 +10,7 @@ import json
 import secrets
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpus.artefacts import write_atomically, write_text
@@ -52,30 +53,33 @@ class RunLog:
         self._rows["events"].append({"happened_at": time.time(), "kind": kind, "message": message[:500]})
 
     def sample(self, engine: str, device: str, values: dict[str, Any]) -> None:
-        """Note how busy an engine is: sampled_at, running, waiting, tokens_per_s, kv_use."""
+        """Note how busy an engine is: sampled_at, running, waiting, tokens_per_s, kv_use, prefix_hits."""
         self._rows["engine_samples"].append({"engine": engine, "device": device, **values})
         if time.monotonic() - self._flushed > FLUSH_EVERY_S:
-            self._flush()
-            self.ledger.submit(self._ingest)  # the caller is the coordinator's loop: it must not wait
+            parts = self._flush()
+            self.ledger.submit(lambda c: ingest.ingest_run_parts(c, parts))  # nobody waits for it
 
-    def _flush(self) -> None:
-        """Write what was collected."""
+    def _flush(self) -> list[Path]:
+        """Write what was collected; returns the files."""
         import polars as pl
 
         schemas: dict[str, dict[str, Any]] = {
             "events": {"happened_at": pl.Float64, "kind": pl.String, "message": pl.String},
             "engine_samples": {
                 "engine": pl.String, "device": pl.String, "sampled_at": pl.Float64, "running": pl.Int64,
-                "waiting": pl.Int64, "tokens_per_s": pl.Float64, "kv_use": pl.Float64,
+                "waiting": pl.Int64, "tokens_per_s": pl.Float64, "kv_use": pl.Float64, "prefix_hits": pl.Float64,
             },
         }  # fmt: skip
+        written = []
         for kind, rows in self._rows.items():
             if rows:
                 frame = pl.DataFrame(rows, schema=schemas[kind])
-                write_atomically(self.folder / f"{kind}-{self._part:05d}.parquet", frame.write_parquet)
+                path = self.folder / f"{kind}-{self._part:05d}.parquet"
+                written.append(write_atomically(path, frame.write_parquet).path)
                 rows.clear()
         self._part += 1
         self._flushed = time.monotonic()
+        return written
 
     def finish(self, outcome: str) -> None:
         """Write the last of it and how the run ended."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from corpus.artefacts import full_disk
+from corpus.artefacts import WORKSPACE_LOCK, full_disk
 from corpus.errors import UserError
 
 
@@ -35,7 +35,7 @@ class Workspace:
     @property
     def lock(self) -> Path:
         """Who coordinates."""
-        return self.root / "workspace.lock"
+        return self.root / WORKSPACE_LOCK
 
     @property
     def ledger(self) -> Path:

@@ -28,11 +28,14 @@ class Known:
     imported: bool
 
 
-def find_build(named: str, workspace: Workspace) -> Known:
+def find_build(named: str, workspace: Workspace, *, imports: bool = False) -> Known:
     """The build that is called so.
 
+    Args:
+        imports: an import will do too.
+
     Raises:
-        UserError: there is none, more than one, or it is an import.
+        UserError: there is none, more than one, or it is an import and none will do.
     """
     known = _builds(workspace)
     found = [one for one in known if BUILD_ID.fullmatch(named) and one.build_id.startswith(named)]
@@ -50,7 +53,7 @@ def find_build(named: str, workspace: Workspace) -> Known:
             f"{ascii(named)[1:-1][:200]}: neither a file nor a build in {workspace.root}; {there}.{_near_file(named)}"
         )
     (one,) = found
-    if one.imported:
+    if one.imported and not imports:
         raise UserError(
             f"{named}: is the import {one.name}; a diff is of builds, which shares select. Ask what is in it: "
             f"draftmill sql \"FROM composition WHERE build_id = '{one.build_id}'\""

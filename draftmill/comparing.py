@@ -11,20 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from corpus.building import taken_groups
 from corpus.errors import UserError, first_line
 from corpus.ledger.query import LedgerReader, query
 from corpus.manifest import Manifest
 from corpus.manifest_file import parse_manifest
-from corpus.reuse import imported_answers
 from corpus.sources import FileDigests
 from corpus.workspace import Workspace
 from draftmill.builds import Known, find_build
 from draftmill.changes import Recipes, SourceRead, depth_changes, manifest_changes, recipe_changes
-from draftmill.differing import ANSWER, LABELS, DiffPlan, Rate, plan_diff, wanted_answers
+from draftmill.differing import DiffPlan, Rate, plan_diff
 from draftmill.pipeline import build_plan, selection_plan
 from draftmill.session import Session
-from draftmill.taken import light_rows, taken_by_files, taken_by_plan
-from generation.plan import Recipe, make_recipe
+from draftmill.taken import light_rows, taken_by_files
+from generation.plan import ANSWER, LABELS, Recipe, all_recipes, judged_answers, policy_of
+from generation.stage import load_done, load_plan
 
 if TYPE_CHECKING:
     import polars as pl
@@ -54,18 +55,16 @@ def compare(old: str, new: str, workspace: Workspace) -> DiffPlan:
     one, other = (_find(named, workspace) for named in (old, new))
     if isinstance(one, Session) and isinstance(other, Session):
         _share_target(one, other)
-    after, wanted = _new(other, workspace)
+    after, answers = _new(other, workspace)
     before = _old(one, workspace)
     changes = [
         *manifest_changes(before.manifest, after.manifest),
         *depth_changes(before.sources, after.sources),
         *recipe_changes(before.recipes, after.recipes),
     ]
-    made = wanted.filter(wanted["imported_from"].is_null())
-    answered = _answered(workspace, sorted(made["recipe_id"].unique()))
     rate = _rate(workspace, after.manifest.target.model)
     names = (before.name, after.name)
-    return plan_diff(names, before.rows, after.rows, wanted, answered, _means(workspace), rate, changes)
+    return plan_diff(names, before.rows, after.rows, answers, _means(workspace), rate, changes)
 
 
 def _find(named: str, workspace: Workspace) -> Session | Known:
@@ -95,26 +94,28 @@ def _old(named: Session | Known, workspace: Workspace) -> Side:
     if isinstance(named, Known):
         return _built(workspace, named)
     # what it would import is not asked: only its prompts are compared
-    return _planned(named, selection_plan(named), _recipes(named.manifest, named.target))
+    return _planned(named, selection_plan(named), all_recipes(named.manifest, named.target.identity()))
 
 
 def _new(named: Session | Known, workspace: Workspace) -> tuple[Side, pl.DataFrame]:
-    """NEW, and the answers that it wants."""
+    """NEW, and what becomes of the answers that it wants."""
     if isinstance(named, Known):
         side = _built(workspace, named)
         if (workspace.build(named.build_id) / "responses.parquet").exists():
-            return side, _built_answers(workspace, named)
-        return side, _wanted(side, _target_of(side.manifest, workspace), workspace)
-    side = _planned(named, build_plan(named), _recipes(named.manifest, named.target))
-    return side, _wanted(side, named.target, workspace)
+            return side, _built_answers(workspace, named, side.manifest)
+        return side, _answers(side, _target_of(side.manifest, workspace), workspace)
+    side = _planned(named, build_plan(named), all_recipes(named.manifest, named.target.identity()))
+    return side, _answers(side, named.target, workspace)
 
 
-def _wanted(side: Side, target: ResolvedTarget, workspace: Workspace) -> pl.DataFrame:
-    imported = None
-    if side.manifest.generation.imported:
-        # held by nobody else: a snapshot is open once at a time
-        imported = imported_answers(side.manifest, target.identity(), LedgerReader(workspace))
-    return wanted_answers(side.manifest, _recipes(side.manifest, target), side.rows, imported)
+def _answers(side: Side, target: ResolvedTarget, workspace: Workspace) -> pl.DataFrame:
+    plan = load_plan(side.manifest, target, "", side.rows, _read(workspace), limit=None, retry_rejected=False)
+    return plan.answers
+
+
+def _read(workspace: Workspace) -> LedgerReader:
+    """What is published. Held by nobody else: a snapshot is open once at a time."""
+    return LedgerReader(workspace)
 
 
 def _target_of(manifest: Manifest, workspace: Workspace) -> ResolvedTarget:
@@ -133,7 +134,7 @@ def _target_of(manifest: Manifest, workspace: Workspace) -> ResolvedTarget:
 def _planned(session: Session, plan: BuildPlan, recipes: dict[tuple[str, bool], Recipe]) -> Side:
     return Side(
         f"{plan.manifest.name} {plan.build_id[:8]}",
-        light_rows(session.workspace, plan.candidates_id, taken_by_plan(session.workspace, plan)),
+        light_rows(session.workspace, plan.candidates_id, taken_groups(session.workspace, plan)),
         plan.manifest,
         {pool.source.name: SourceRead(pool.pool_id, len(pool.chunks)) for pool in plan.pools},
         {key: recipe.body for key, recipe in recipes.items() if _in_use(plan.manifest, *key)},
@@ -175,14 +176,14 @@ def _built_recipes(folder: Path) -> Recipes:
     }
 
 
-def _built_answers(workspace: Workspace, named: Known) -> pl.DataFrame:
-    """As wanted_answers, of a build as `generate` planned it last."""
+def _built_answers(workspace: Workspace, named: Known, manifest: Manifest) -> pl.DataFrame:
+    """As generation.plan.judged_answers, of a build as `generate` planned it last."""
     import polars as pl
 
     folder = workspace.build(named.build_id)
     try:
         bodies: dict[str, dict[str, Any]] = json.loads((folder / "recipes.json").read_text())
-        planned = pl.read_parquet(folder / "responses.parquet", columns=[*LABELS, *ANSWER], glob=False)
+        planned = pl.read_parquet(folder / "responses.parquet", glob=False)
     except (OSError, ValueError, pl.exceptions.PolarsError) as error:
         raise UserError(
             f"{folder}: its answers cannot be read ({first_line(error)[:200]}). Name its manifest instead."
@@ -194,37 +195,17 @@ def _built_answers(workspace: Workspace, named: Known) -> pl.DataFrame:
         for recipe in planned["recipe_id"].unique()
     ]
     schema = {"recipe_id": pl.String, "max_tokens": pl.Int64, "imported_from": pl.String}
-    return planned.join(pl.DataFrame(known, schema=schema, orient="row"), on="recipe_id")
-
-
-def _recipes(manifest: Manifest, target: ResolvedTarget) -> dict[tuple[str, bool], Recipe]:
-    identity = target.identity()
-    return {
-        (category, thinking): make_recipe(manifest, identity, category, thinking)
-        for category in manifest.mix.shares
-        for thinking in (False, True)
-    }
+    named_recipes = pl.DataFrame(known, schema=schema, orient="row")
+    if "recorded" not in planned.columns:  # of an older draftmill, where a rejected turn ended any conversation
+        planned = planned.with_columns(recorded=pl.lit(False))
+    wanted = planned.select("response_id", *LABELS, *ANSWER, "recorded").join(named_recipes, on="recipe_id")
+    policies = {category: policy_of(manifest, category) for category in manifest.mix.shares}
+    return judged_answers(wanted, load_done(_read(workspace)), policies)
 
 
 def _in_use(manifest: Manifest, category: str, thinking: bool) -> bool:
     share = manifest.generation.for_category(category).thinking_share or 0.0
     return share > 0 if thinking else share < 1
-
-
-def _answered(workspace: Workspace, recipe_ids: list[str]) -> pl.DataFrame:
-    """ANSWER and accepted of every answer that was tried under these recipes."""
-    import polars as pl
-
-    ids = ", ".join(map(_quoted, recipe_ids))
-    return _asked(
-        workspace,
-        "SELECT prompt_id, recipe_id, replica, turn, bool_or(state = 'accepted') AS accepted FROM responses "
-        f"WHERE list_contains([{ids}], recipe_id) GROUP BY ALL",  # which may be none
-        {
-            "prompt_id": pl.String, "recipe_id": pl.String, "replica": pl.Int32, "turn": pl.Int32,
-            "accepted": pl.Boolean,
-        },
-    )  # fmt: skip
 
 
 def _means(workspace: Workspace) -> pl.DataFrame:

@@ -1,29 +1,23 @@
 """Two builds side by side: which prompts stay, come and go, and what the new one costs. Pure: frames in, a plan out.
 
 A row is a prompt and its replica under its labels (category, source, holdout), so in every group kept + added is
-what NEW selects and kept + removed what OLD selected. An answer is reused if the ledger has accepted it under NEW's
-recipe, whatever build it was made for, or if NEW takes it from an import. What was rejected is not asked again, as
-`draftmill generate` has it, nor are the turns after it: reused + rejected + to generate is what NEW wants.
+what NEW selects and kept + removed what OLD selected. What becomes of an answer is what `draftmill generate` plans:
+reused where the ledger has it (or NEW takes it from an import), rejected where it will not be asked again or the
+present policies leave it out, else to generate. The three are what NEW wants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from corpus import selection
-from corpus.manifest import Manifest
-from corpus.reuse import ImportedConversation, conversation_for
-from generation.plan import Recipe
+from generation.plan import LABELS, ROW
 
 if TYPE_CHECKING:
     import polars as pl
 
-LABELS = list(selection.GROUP)
-ROW = ["prompt_id", "replica"]
-ANSWER = ["prompt_id", "replica", "turn", "recipe_id"]
 BASES = ("none", "measured", "category", "max_tokens")
 """What expected tokens rest on, best first: nothing to make, means under NEW's recipe, means of the category under
 other recipes, no measurement at all (an upper bound)."""
@@ -143,60 +137,11 @@ class DiffPlan:
         return pl.DataFrame(rows, schema=schema | {"hours": pl.Float64})
 
 
-def wanted_answers(
-    manifest: Manifest,
-    recipes: Mapping[tuple[str, bool], Recipe],
-    prompts: pl.DataFrame,
-    imported: Mapping[str, Sequence[ImportedConversation]] | None = None,
-) -> pl.DataFrame:
-    """The answers that a build wants, one a row: LABELS, ANSWER, max_tokens and imported_from (null: generated).
-
-    Args:
-        recipes: by category and thinking.
-        prompts: prompt_id, replica, turns and LABELS.
-        imported: as generation.plan.plan_generation takes them.
-    """
-    import polars as pl
-
-    taken = [
-        (prompt_id, replica, one.recipe_id, one.imported_from)
-        for prompt_id, replica, holdout in (prompts.select(*ROW, "holdout").iter_rows() if imported else ())
-        if (one := conversation_for(imported, prompt_id, replica, holdout))
-    ]
-    adopted = pl.DataFrame(
-        taken,
-        schema={
-            "prompt_id": pl.String,
-            "replica": prompts.schema["replica"],
-            "own": pl.String,
-            "imported_from": pl.String,
-        },
-        orient="row",
-    )
-
-    table = pl.DataFrame(
-        [(category, thinking, r.recipe_id, r.max_tokens) for (category, thinking), r in recipes.items()],
-        schema={"category": pl.String, "thinking": pl.Boolean, "recipe_id": pl.String, "max_tokens": pl.Int64},
-        orient="row",
-    )
-    parts = []
-    for (category,), rows in prompts.select(*ROW, *LABELS, "turns").group_by("category"):
-        share = manifest.generation.for_category(str(category)).thinking_share or 0.0
-        thinks = selection.chosen(rows["prompt_id"].to_list(), share, selection.THINKING_SALT)
-        parts.append(rows.with_columns(thinking=pl.Series(thinks, dtype=pl.Boolean)))
-    asked = pl.concat(parts) if parts else prompts.select(*ROW, *LABELS, "turns").with_columns(thinking=False)
-    turns = asked.with_columns(turn=pl.int_ranges("turns")).explode("turn")
-    told = turns.join(table, on=["category", "thinking"]).join(adopted, on=ROW, how="left")
-    made = told.with_columns(pl.col("turn", "replica").cast(pl.Int32), recipe_id=pl.coalesce("own", "recipe_id"))
-    return made.select(*LABELS, *ANSWER, "max_tokens", "imported_from")
-
-
 def plan_diff(
     names: tuple[str, str],
     old: pl.DataFrame,
     new: pl.DataFrame,
-    wanted: pl.DataFrame,
-    answered: pl.DataFrame,
+    answers: pl.DataFrame,
     means: pl.DataFrame,
     rate: Rate | None,
     changes: Iterable[str] = (),
@@ -206,8 +151,7 @@ def plan_diff(
     Args:
         names: of OLD and NEW.
         old, new: their rows: ROW and LABELS.
-        wanted: NEW's answers, as wanted_answers gives them.
-        answered: what the ledger has of them: ANSWER, and accepted (else it was rejected).
+        answers: those that NEW wants, as generation.plan.judged_answers says what becomes of them.
         means: accepted answers by category and recipe: category, recipe_id, answers, tokens.
     """
     import polars as pl
@@ -220,7 +164,7 @@ def plan_diff(
             both.group_by(LABELS).agg(kept=pl.len()),
             new.join(old, on=[*ROW, *LABELS], how="anti").group_by(LABELS).agg(added=pl.len()),
             old.join(new, on=[*ROW, *LABELS], how="anti").group_by(LABELS).agg(removed=pl.len()),
-            _costs(_judged(wanted, answered), means),
+            _costs(answers, means),
         ],
         how="diagonal",
     )
@@ -236,7 +180,7 @@ def plan_diff(
         tokens_basis=pl.col("basis").fill_null(0).replace_strict(dict(enumerate(BASES)), return_dtype=pl.String)
     ).drop("basis")
     rows = tuple(DiffRow(**row) for row in named.iter_rows(named=True))
-    imports = wanted.drop_nulls("imported_from").group_by("imported_from").len().sort("imported_from")
+    imports = answers.drop_nulls("imported_from").group_by("imported_from").len().sort("imported_from")
     return DiffPlan(*names, rows, moved, rate, tuple(changes), tuple(imports.rows()))
 
 
@@ -285,32 +229,15 @@ def _duration(hours: float) -> str:
     return f"{hours:,.1f} h" if hours >= 1 else f"{hours * 60:,.0f} min" if hours >= 1 / 60 else "1 min"
 
 
-def _judged(wanted: pl.DataFrame, answered: pl.DataFrame) -> pl.DataFrame:
-    """Wanted answers with `state`: reused, rejected or to_generate."""
-    import polars as pl
-
-    known = answered.select(pl.col("replica", "turn").cast(pl.Int32), "prompt_id", "recipe_id", "accepted")
-    joined = wanted.join(known, on=ANSWER, how="left")
-    ended = joined.filter(~pl.col("accepted")).select(ROW).unique().with_columns(ended=pl.lit(True))
-    state = (
-        pl.when(pl.col("accepted") | pl.col("imported_from").is_not_null())
-        .then(pl.lit("reused"))
-        .when(pl.col("ended"))  # what follows a rejected turn is never asked
-        .then(pl.lit("rejected"))
-        .otherwise(pl.lit("to_generate"))
-    )
-    return joined.join(ended, on=ROW, how="left").with_columns(state=state)
-
-
-def _costs(judged: pl.DataFrame, means: pl.DataFrame) -> pl.DataFrame:
+def _costs(answers: pl.DataFrame, means: pl.DataFrame) -> pl.DataFrame:
     """By group: wanted, reused, rejected, to_generate, expected_tokens, basis (a place in BASES)."""
     import polars as pl
 
-    makes = pl.col("state") == "to_generate"
-    groups = judged.group_by(*LABELS, "recipe_id", "max_tokens").agg(
+    makes = pl.col("state") == "to_make"
+    groups = answers.group_by(*LABELS, "recipe_id", "max_tokens").agg(
         wanted=pl.len(),
-        reused=(pl.col("state") == "reused").sum(),
-        rejected=(pl.col("state") == "rejected").sum(),
+        reused=(pl.col("state") == "accepted").sum(),
+        rejected=pl.col("state").is_in(["rejected", "left_out"]).sum(),
         to_generate=makes.sum(),
     )
     mean = pl.col("tokens").sum() / pl.col("answers").sum()

@@ -1,37 +1,65 @@
-"""What this machine has of what draftmill needs. Looks, and changes nothing."""
+"""What this machine has of what draftmill needs, and with a manifest what its target makes of it.
+
+Looks, and changes nothing: no torch, no vllm, no GGUF file is converted; of weights only headers are read, of a model
+on the Hub only its small files are fetched. Devices and links are told by the driver; what fits is the estimate of
+`generation.fit`. A finding is ok, warn or FAIL; lines that go on with a finding have no mark.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import platform
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from textwrap import wrap
 
-from fleet.devices import DeviceError, choose_devices, find_devices
+from corpus.errors import UserError
+from corpus.gguf import is_gguf_target, resolve_gguf
+from corpus.sources import FileDigests
+from corpus.target import ResolvedTarget, resolve_target
+from draftmill.placement import placed, shown
+from draftmill.session import Session
+from fleet.devices import Device, DeviceError
+from generation.cache_shape import is_hybrid
+from generation.fit import read_model
 
 NEEDED_GB = 5.0
+TEXT_COLUMNS = 61
+"""What is left of 80 beside mark and name."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One finding: ok, warn or FAIL."""
+    """One finding: ok, warn or FAIL; without mark and name it goes on with the one before."""
 
     mark: str
     what: str
     found: str
 
 
-def examine(workspace: Path, devices: str | None) -> list[Check]:
-    """All findings, in a fixed order."""
-    return [
+def examine(workspace: Path, devices: str | None, manifest: Path | None = None) -> list[Check]:
+    """All findings, in a fixed order.
+
+    Raises:
+        UserError: the manifest is none.
+    """
+    from corpus.workspace import Workspace
+
+    session = Session(manifest or Path(), Workspace(workspace), devices)
+    if manifest is not None:
+        _ = session.manifest  # a wrong manifest is answered before anything is looked at
+    checks = [
         Check("ok", "python", platform.python_version()),
         *(_package(*need) for need in PACKAGES),
         *_torch_companions(),
-        _devices(devices),
-        _disk(workspace),
+        *_devices(session),
     ]
+    if manifest is not None:
+        checks += _target(session)
+    return [*checks, _disk(workspace)]
 
 
 PACKAGES = (
@@ -43,13 +71,13 @@ PACKAGES = (
 )
 
 
-def _package(what: str, names: tuple[str, ...], cure: str) -> Check:
+def _package(what: str, names: tuple[str, ...], cure: str, mark: str = "FAIL") -> Check:
     for name in names:
         try:
             return Check("ok", what, version(name))
         except PackageNotFoundError:
             continue
-    return Check("FAIL", what, f"not installed: {cure}")
+    return Check(mark, what, f"not installed: {cure}")
 
 
 def _torch_companions() -> list[Check]:
@@ -67,13 +95,96 @@ def _torch_companions() -> list[Check]:
     return [Check("FAIL", "torchvision", f"{', '.join(bad)} beside a CPU torch: pip uninstall {' '.join(bad)}")]
 
 
-def _devices(spec: str | None) -> Check:
+def _devices(session: Session) -> list[Check]:
+    """The devices, and the links between them."""
     try:
-        chosen = choose_devices(spec, find_devices())
+        devices = session.devices
     except DeviceError as error:
-        return Check("FAIL", "devices", str(error))
-    shown = ", ".join(f"{d.label} ({d.memory_bytes / 2**30:.0f} GiB)" for d in chosen)
-    return Check("ok", "devices", shown)
+        return [Check("FAIL", "devices", str(error))]
+    checks = [Check("ok", "devices", line) for line in _by_kind(devices)]
+    if devices[0].kind == "cpu":
+        return [*checks, *_on("no GPU: one engine a core")]
+    head, *rest = (part for line in session.topology.summary() for part in wrap(line, TEXT_COLUMNS))
+    return [*checks, Check("ok", "links", head), *(Check("", "", line) for line in (*rest, *session.topology.matrix()))]
+
+
+def _by_kind(devices: Sequence[Device]) -> list[str]:
+    """One line for the devices of each name and memory."""
+    kinds: dict[tuple[str, int], list[Device]] = {}
+    for device in devices:
+        kinds.setdefault((device.name, device.memory_bytes), []).append(device)
+    return [shown(alike, TEXT_COLUMNS) for alike in kinds.values()]
+
+
+def _target(session: Session) -> list[Check]:
+    """The target on these devices: what fits, where engines go, and the kernels that it wants."""
+    name = session.manifest.target.model
+    try:
+        target = _looked_at(session)
+        if target is None:
+            return [
+                Check("ok", "target", name.rpartition("/")[2]),
+                *_on("converted before its first use: what fits is said then"),
+            ]
+        model = read_model(session.manifest, target.folder, target.config)
+        kernels = _kernels(session, is_hybrid(target.config))
+    except UserError as error:
+        return [Check("FAIL", "target", str(error))]
+    except (OSError, ValueError, TypeError, AttributeError) as error:  # a config.json that is none
+        return [Check("FAIL", "target", f"{name}: its config.json cannot be read ({type(error).__name__})")]
+    here = (session.base / name).expanduser().is_dir()
+    if model.weights_bytes is None and here and not any(target.folder.glob("*.safetensors")):
+        return [Check("FAIL", "target", f"{name}: {target.folder} has no weights (*.safetensors). Fetch the model.")]
+    try:
+        devices, topology = session.devices, session.topology
+    except DeviceError:  # said above
+        return kernels
+    try:
+        placement = placed(devices, topology, model, session.manifest.engine.extra, session.force_tensor_parallel)
+    except (UserError, DeviceError) as error:
+        return [Check("FAIL", "placement", str(error)), *kernels]
+    fit = placement.fit
+    head, *rest = fit.lines()
+    engines = len(placement.devices)
+    lines = [
+        *rest,
+        f"{engines} engine{'s'[: engines > 1]}: {shown(placement.devices, TEXT_COLUMNS - 11)}",
+        *placement.notes,
+    ]
+    return [Check("ok" if fit.fits else "FAIL", "an engine", head), *_on(*lines), *kernels]
+
+
+def _looked_at(session: Session) -> ResolvedTarget | None:
+    """The target without its weights' digests, which take minutes; None where only a conversion would tell."""
+    target = session.manifest.target
+    if is_gguf_target(target.model):
+        resolve_gguf(target.model, session.base)  # a UserError, where there is no such file
+        return None
+    digests = FileDigests(session.workspace.cache / "digests.json")
+    return resolve_target(target, session.base, digests, tokenizer_only=True)
+
+
+def _kernels(session: Session, hybrid: bool) -> list[Check]:
+    """What transformers wants for linear attention on a GPU; on a core it has nothing but its reference."""
+    try:
+        on_gpu = session.devices[0].kind == "cuda"
+    except DeviceError:
+        return []
+    if not (hybrid and on_gpu):
+        return []
+    return [
+        _package(
+            "fla",
+            ("flash-linear-attention", "fla-core"),
+            "extract and train would crawl on this hybrid target: pip install flash-linear-attention",
+        ),
+        _package("conv1d", ("causal-conv1d",), "a little slower without: causal-conv1d (no wheel, wants nvcc)", "warn"),
+    ]
+
+
+def _on(*lines: str) -> list[Check]:
+    """Lines that go on with the finding before."""
+    return [Check("", "", part) for line in lines for part in wrap(line, TEXT_COLUMNS)]
 
 
 def _disk(workspace: Path) -> Check:

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from textwrap import wrap
@@ -27,13 +27,16 @@ from corpus.ledger.writer import LedgerWriter, Readable, open_ledger
 from corpus.reuse import check_imports
 from corpus.runlog import RunLog
 from draftmill.interrupted import StoppedEarly
+from draftmill.placement import place
 from draftmill.session import Session
 from draftmill.terminal import ExtractionScreen, GenerationScreen, Screen, TrainingScreen, clock, say, table
 from extraction.run import ExtractionPlan, plan_capture, plan_extraction, run_extraction
 from fleet.interrupt import Interrupt, Interrupted, run_interruptible
+from generation.fit import max_num_seqs
 from generation.plan import GenerationPlan
 from generation.run import GenerationRun, RunSummary
-from generation.stage import commit_plan, load_conversations, load_plan
+from generation.shares import Shares
+from generation.stage import commit_plan, load_feed, load_plan, load_prompts
 from training.exporting import ExportPlan, copy_export, plan_export, write_untrained
 from training.messages import TrainSummary
 from training.run import TrainingPlan, cpu_threads, is_trained, plan_training, run_training, train_item
@@ -78,7 +81,6 @@ def selection_plan(session: Session) -> BuildPlan:
     """What the manifest selects; reads sources into their pools where that was not done."""
     tokens = None
     if session.manifest.filters.prompt_tokens is not None:
-        building.refuse_unbuilt(session.manifest)
         tokenizer = f"{session.target.tokenizer_hash}:{session.target.template_hash}"
         tokens = TokenRule(session.count_tokens, tokenizer)
     with Screen("looking at the sources") as screen:
@@ -89,10 +91,11 @@ def build_stage(session: Session, ledger: LedgerWriter) -> BuildPlan:
     """Select prompts and enter the build."""
     started = time.monotonic()
     plan = build_plan(session, ledger)
-    log = RunLog(ledger, "build", plan.build_id) if _is_new(plan, ledger) else None
-    new = building.commit_build(plan, session.workspace, ledger)
-    if log:
-        log.finish("done")
+    if _is_new(plan, ledger):
+        log = RunLog(ledger, "build", plan.build_id)
+        new = _logged(log, lambda: building.commit_build(plan, session.workspace, ledger))
+    else:
+        new = building.commit_build(plan, session.workspace, ledger)
     took = f" in {time.monotonic() - started:.1f} s" if new else ", unchanged"
     say(f"build      {plan.build_id}: {plan.selected:,} prompts and {plan.held_out:,} held out{took}")
     for note in plan.notes:
@@ -119,13 +122,11 @@ def generation_plan(
     prompts: pl.DataFrame | None = None,
 ) -> GenerationPlan:
     """What is wanted of the target, and what of it is left. `prompts`: the build's rows, if they are read already."""
-    if prompts is None:
-        prompts = building.selected_rows(session.workspace, build)
     return load_plan(
         session.manifest,
         session.target,
         build.build_id,
-        prompts,
+        load_prompts(build, ledger) if prompts is None else prompts,
         ledger,
         limit=session.limit,
         retry_rejected=retry_rejected,
@@ -135,28 +136,47 @@ def generation_plan(
 def generate_stage(
     session: Session, ledger: LedgerWriter, build: BuildPlan, retry_rejected: bool = False
 ) -> RunSummary | None:
-    """Have the target answer what is not answered; None if nothing is left.
+    """Have the target answer what is not answered, until the shares hold; None if nothing is left.
 
     Raises:
         StoppedEarly: an interrupt ended it; what was answered is committed.
+        UserError: a category is short of accepted answers, and there is no more to ask.
     """
-    prompts = building.selected_rows(session.workspace, build)
+    prompts = load_prompts(build, ledger)
     plan = generation_plan(session, ledger, build, retry_rejected, prompts)
     commit_plan(plan, ledger)
     for name, rows in plan.reused.items():
         say(f"           {rows:,} answers are from the import {name}")
-    if not plan.conversations:
+    shares = Shares(session.manifest, session.target, build, plan, ledger, retry_rejected)
+    whole = session.limit is None  # shares are promises about the whole build
+    feed = load_feed(plan, prompts, build, ledger)
+    if whole and not len(feed) and (more := shares.top_up()) is not None:
+        feed.add(more)
+    if not len(feed):
+        if whole:
+            _say_all(shares.settle())
+        plan = shares.plan
         say(f"generate   nothing to do: {plan.accepted:,} answers accepted, {plan.rejected:,} rejected")
         return None
-    done = plan.accepted + plan.rejected
-    say(f"generate   {plan.to_make:,} answers to make, {done:,} of {len(plan.wanted):,} done, on {_devices(session)}")
-    conversations = load_conversations(plan, prompts, ledger)
+    done = shares.plan.accepted + shares.plan.rejected
+    wanted, to_make = shares.plan.answers.height, sum(feed.turns.values())
+    say(f"generate   {to_make:,} answers to make, {done:,} of {wanted:,} done")
+    target = session.target_with_weights
+    session.check_shared(target.folder)
+    placement = place(session)
+    for line in placement.lines():
+        _say_all(wrap(line, WIDTH - INDENT))
+    fitting = max_num_seqs(placement.fit) if placement.devices[0].kind == "cuda" else None
     log = RunLog(ledger, "generate", build.build_id)
-    run = GenerationRun(plan, session.manifest, session.target_with_weights, session.renderer, ledger, log)
+    run = GenerationRun(
+        build.build_id, plan.recipes, plan.policies, session.manifest, target, session.renderer, ledger, log,
+        launch=session.launch,
+    )  # fmt: skip
+    top_up = shares.top_up if whole else None
 
     async def main(interrupt: Interrupt) -> RunSummary:
         with GenerationScreen() as screen:
-            return await run.run(conversations, session.devices, interrupt, screen.show)
+            return await run.run(feed, placement.devices, interrupt, screen.show, top_up, fitting)
 
     def work() -> RunSummary:
         summary = run_interruptible(main)
@@ -166,13 +186,17 @@ def generate_stage(
         if not summary.accepted and not plan.accepted:
             why = _by_reason(summary.reasons)
             raise UserError(f"{session.manifest.name}: no answer was accepted ({why}); nothing can be captured.")
+        if whole:
+            _say_all(shares.settle())
+        _say_all(shares.lines())
         return summary
 
-    summary = _logged(log, work)
-    if session.limit is None:
-        for line in _off_target(session, ledger, build):
-            say(f"           {line}")
-    return summary
+    return _logged(log, work)
+
+
+def _say_all(lines: Sequence[str]) -> None:
+    for line in lines:
+        say(f"           {line}")
 
 
 def _say_generated(summary: RunSummary) -> None:
@@ -181,36 +205,13 @@ def _say_generated(summary: RunSummary) -> None:
     say(f"           {summary.accepted:,} accepted, {summary.tokens:,} tokens in {took} ({rate:,.0f}/s)")
     if summary.rejected:
         say(f"           {summary.rejected:,} rejected: {_by_reason(summary.reasons)}")
+    for warning in summary.warnings:
+        for line in wrap(f"warning: {warning}", WIDTH - INDENT):
+            say(f"{'':<{INDENT}}{line}")
 
 
 def _by_reason(reasons: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items(), key=lambda item: -item[1]))
-
-
-def _devices(session: Session) -> str:
-    labels = [device.label for device in session.devices]
-    return ", ".join(labels) if len(labels) <= 2 else f"{labels[0]} to {labels[-1]}"
-
-
-def _off_target(session: Session, ledger: Readable, build: BuildPlan) -> list[str]:
-    """Categories whose accepted share is outside the manifest's tolerance; this version tops nothing up."""
-    accepted = dict(
-        ledger.rows(
-            "SELECT category, sum(prompts) FROM composition WHERE build_id = ? AND stage = 'accepted' GROUP BY ALL",
-            build.build_id,
-        )
-    )
-    total = sum(accepted.values())
-    lines = []
-    for category, share in build.shares.items():
-        got = int(accepted.get(category, 0))
-        allowed = max(session.manifest.mix.tolerance / 100 * total, 1)
-        if total and abs(got - share * total) > allowed:
-            lines.append(
-                f"{category}: {got / total:.1%} of accepted prompts, {share:.1%} were declared; "
-                '`draftmill sql "FROM unfinished"` says what is missing'
-            )
-    return lines
 
 
 def extraction_plan(session: Session, ledger: Readable, build: BuildPlan) -> ExtractionPlan:
@@ -233,6 +234,11 @@ def extract_stage(session: Session, ledger: LedgerWriter, build: BuildPlan) -> E
     if not plan.rows:
         say(f"extract    nothing to do: {plan.captured:,} rows captured")
         return plan
+    session.check_shared(session.target_with_weights.folder)
+    if session.cluster:
+        folder = session.workspace.hidden(plan.capture_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        session.check_shared(folder, written=True)
     for i, line in enumerate(plan.lines()):
         say(f"{'extract' if i == 0 else '':<11}{line.strip()}")
     log = RunLog(ledger, "extract", build.build_id)
@@ -249,6 +255,7 @@ def extract_stage(session: Session, ledger: LedgerWriter, build: BuildPlan) -> E
                 session.devices,
                 interrupt,
                 screen.show,
+                session.launch,
             )
 
     def work() -> None:
@@ -276,7 +283,7 @@ def train_stage(session: Session, ledger: LedgerWriter, build: BuildPlan) -> Tra
     for line in plan.lines():
         say(f"train      {line}")
     log = RunLog(ledger, "train", build.build_id)
-    device = session.devices[0]
+    device = session.local_devices[0]
     threads = cpu_threads() if device.kind == "cpu" else 0
 
     async def main(interrupt: Interrupt) -> TrainSummary | None:
@@ -325,7 +332,7 @@ def serve_stage(
     async def main(interrupt: Interrupt) -> Served:
         with Screen("starting vLLM with the drafter") as screen:
             return await serve_check(
-                chosen, plan, session.manifest, session.target_with_weights, ledger, log, session.devices,
+                chosen, plan, session.manifest, session.target_with_weights, ledger, log, session.local_devices,
                 session.limit, screen.update,
             )  # fmt: skip
 
@@ -349,7 +356,7 @@ def export_stage(session: Session, plan: ExportPlan) -> None:
     if not plan.untrained:
         copy_export(plan, session.workspace)
         return
-    device = session.devices[0]
+    device = session.local_devices[0]
     item = train_item(plan.training, session.manifest, session.target_with_weights, reader(session), device, 0)
     write_untrained(plan, item, session.workspace)
 

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 from corpus.responses import read_rows_at
 from corpus.selection import numbered_replicas
 from corpus.workspace import Workspace
-from draftmill.differing import LABELS
+from generation.plan import LABELS
 
 if TYPE_CHECKING:
     import polars as pl

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpus.artefacts import full_disk, replace_folder, temporary_path, write_text
+from corpus.building import taken_groups
 from corpus.card import CONFIGS, ImportedPart, Published, card_text, one_license
 from corpus.errors import UserError, first_line
 from corpus.gguf import is_gguf_target
@@ -25,7 +26,6 @@ from draftmill.naming import published_lock, published_model, published_path
 from draftmill.pipeline import selection_plan
 from draftmill.published import write_prompts, write_responses
 from draftmill.session import Session
-from draftmill.taken import taken_by_plan
 from draftmill.terminal import say, table
 
 if TYPE_CHECKING:
@@ -111,10 +111,11 @@ def plan_push(session: Session, place: Place, prompts_only: bool, out: Path | No
     wanted, accepted, response_bytes = query(
         workspace,
         "SELECT count(*), count(r.response_id), coalesce(sum(s.size_bytes / s.rows), 0)::BIGINT FROM build_responses b "
-        f"LEFT JOIN accepted_responses r USING (response_id) LEFT JOIN response_shards s USING (shard) {of_build}",
+        "LEFT JOIN accepted_responses r ON r.response_id = b.response_id AND b.left_out IS NULL "
+        f"LEFT JOIN response_shards s USING (shard) {of_build}",
     ).row(0)
     model, revision = _target(session, of_build)
-    taken = taken_by_plan(workspace, build)
+    taken = taken_groups(workspace, build)
     rows, held_out = (int(frame["prefix"].sum()) for frame in (taken, taken.filter("holdout")))
     sources = _sources(workspace, build.build_id)
     candidates = workspace.candidates(build.candidates_id) / "prompts.parquet"
@@ -185,7 +186,7 @@ def write_tree(plan: PushPlan, workspace: Workspace, folder: Path) -> None:
     data.mkdir()
     candidates = workspace.candidates(plan.build.candidates_id) / "prompts.parquet"
     published = replace(
-        published, prompts=write_prompts(data, candidates, taken_by_plan(workspace, plan.build), sources)
+        published, prompts=write_prompts(data, candidates, taken_groups(workspace, plan.build), sources)
     )
     if published.responses is not None:
         answers = _answers(workspace, build_id, plan.base)
@@ -217,7 +218,7 @@ def _imports(session: Session, of_build: str) -> tuple[ImportedPart, ...]:
     rows = query(
         session.workspace,
         "SELECT i.name, i.model, i.revision, max(s.license) AS license, count(DISTINCT b.response_id) AS answers "
-        "FROM build_responses b JOIN accepted_responses r USING (response_id) "
+        "FROM build_responses b JOIN accepted_responses r ON r.response_id = b.response_id AND b.left_out IS NULL "
         "JOIN imports i ON i.import_id = b.recipe_id LEFT JOIN sources s ON s.build_id = i.import_id "
         f"{of_build} GROUP BY i.import_id, i.name, i.model, i.revision ORDER BY i.name, i.import_id",
     )
@@ -250,7 +251,7 @@ def _answers(workspace: Workspace, build_id: str, base: Path) -> pl.DataFrame:
         "SELECT b.response_id, b.prompt_id, b.replica, b.turn, b.category, b.source, b.holdout, r.finish_reason, "
         "c.model, b.recipe_id, c.thinking, r.prompt_tokens, r.response_tokens, "
         "coalesce(s.license, p.license) AS license, i.name AS imported_from, r.shard, r.shard_row "
-        "FROM build_responses b JOIN accepted_responses r USING (response_id) "
+        "FROM build_responses b JOIN accepted_responses r ON r.response_id = b.response_id AND b.left_out IS NULL "
         "LEFT JOIN recipes c ON c.recipe_id = b.recipe_id "
         "LEFT JOIN sources s ON s.build_id = b.build_id AND s.source = b.source "
         "LEFT JOIN pools p ON p.pool_id = s.pool_id LEFT JOIN imports i ON i.import_id = b.recipe_id "

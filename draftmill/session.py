@@ -18,7 +18,10 @@ from corpus.workspace import Workspace
 if TYPE_CHECKING:
     from corpus.target import Renderer, ResolvedTarget
     from corpus.token_counts import TokenCounts
+    from fleet.crew import Launch
     from fleet.devices import Device
+    from fleet.ray_cluster import RayCluster
+    from fleet.topology import Topology
 
 
 @dataclass
@@ -29,6 +32,10 @@ class Session:
     workspace: Workspace
     devices_spec: str | None = None
     limit: int | None = None
+    force_tensor_parallel: bool = False
+    """Tensor parallelism that the manifest asks for is taken over PCIe too."""
+    ray_address: str | None = None
+    """The Ray cluster that generation and extraction run on; None is this machine."""
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -42,10 +49,45 @@ class Session:
 
     @cached_property
     def devices(self) -> tuple[Device, ...]:
-        """The devices to use; a DeviceError if the machine has not got them."""
+        """The devices to use, of the cluster if there is one; a DeviceError if they are not there."""
         from fleet.devices import choose_devices, find_devices
 
-        return choose_devices(self.devices_spec, find_devices())
+        return choose_devices(self.devices_spec, self.cluster.devices if self.cluster else find_devices())
+
+    @cached_property
+    def local_devices(self) -> tuple[Device, ...]:
+        """The devices for stages that run on this machine alone: all of it, where `devices` are a cluster's."""
+        from fleet.devices import choose_devices, find_devices
+
+        return choose_devices(None, find_devices()) if self.cluster else self.devices
+
+    @cached_property
+    def cluster(self) -> RayCluster | None:
+        """The Ray cluster, joined; a DeviceError if it does not answer or its nodes cannot run draftmill."""
+        if self.ray_address is None:
+            return None
+        from fleet.ray_cluster import RayCluster
+
+        return RayCluster(self.ray_address)
+
+    @property
+    def launch(self) -> Launch:
+        """How a pool starts its workers."""
+        from fleet.process import WorkerProcess
+
+        return self.cluster.launch if self.cluster else WorkerProcess
+
+    def check_shared(self, path: Path, *, written: bool = False) -> None:
+        """On a cluster, check that the nodes in use see this path too; a DeviceError names one that does not."""
+        if self.cluster:
+            self.cluster.check_shared_path(self.devices, path, written=written)
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The links between these devices, as the driver tells them."""
+        from fleet.nvml import read_topology
+
+        return self.cluster.topology(self.devices) if self.cluster else read_topology(self.devices)
 
     @cached_property
     def target(self) -> ResolvedTarget:

@@ -1,16 +1,30 @@
-"""How far each build is, in a few lines, from the published ledger."""
+"""How far each build is, in a few lines, from the published ledger; and what runs there, from outside."""
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 
 from corpus.ledger.query import query
 from corpus.workspace import Workspace
+from draftmill.scene import ended_line, going_line, look
 from draftmill.terminal import table
 
 
 def status_lines(workspace: Workspace) -> list[str]:
-    """Lines for a person.
+    """Lines for a person: the builds, and what runs or ran last.
+
+    Raises:
+        UserError: nothing is published there.
+    """
+    lines, scene, now = build_lines(workspace), look(workspace), time.time()
+    if scene.owner:
+        return [*lines, f"running now: {scene.owner}", going_line(scene, now)]
+    return [*lines, f"last: {ended_line(scene.run, now)}"] if scene.run else lines
+
+
+def build_lines(workspace: Workspace) -> list[str]:
+    """How far each build is.
 
     Raises:
         UserError: nothing is published there.
@@ -24,8 +38,9 @@ def status_lines(workspace: Workspace) -> list[str]:
         ), captured AS (
             SELECT DISTINCT response_id FROM hidden_rows
         ), answers AS (
-            SELECT build_id, count(*) AS wanted, count(*) FILTER (f.accepted) AS accepted,
-                   count(*) FILTER (f.rejected AND NOT f.accepted) AS rejected, count(c.response_id) AS captured
+            SELECT build_id, count(*) AS wanted, count(*) FILTER (f.accepted AND r.left_out IS NULL) AS accepted,
+                   count(*) FILTER (r.left_out IS NOT NULL OR f.rejected AND NOT f.accepted) AS rejected,
+                   count(c.response_id) AS captured
             FROM build_responses r LEFT JOIN final f USING (response_id) LEFT JOIN captured c USING (response_id)
             GROUP BY ALL
         )
@@ -41,11 +56,4 @@ def status_lines(workspace: Workspace) -> list[str]:
     ]
     published = datetime.fromtimestamp(workspace.snapshot.stat().st_mtime, UTC)
     age_s = (datetime.now(UTC) - published).total_seconds()
-    lines = [str(workspace.root), *table(header, rows), f"as published {age_s:.0f} s ago"]
-    owner = workspace.coordinator()
-    if owner:
-        return [*lines, f"running now: {owner}"]
-    stopped = query(workspace, "SELECT command, started_at, outcome FROM runs ORDER BY started_at DESC LIMIT 1")
-    for command, started, outcome in stopped.iter_rows():
-        lines.append(f"last: {command}, started {started:%Y-%m-%d %H:%M} UTC, {outcome or 'killed'}")
-    return lines
+    return [str(workspace.root), *table(header, rows), f"as published {age_s:.0f} s ago"]

@@ -1,21 +1,28 @@
-"""What a person sees: one line a stage, a progress line on a terminal, plain lines elsewhere.
+"""What a person sees: one line a stage; on a terminal a block that is redrawn, elsewhere a plain line a minute.
 
-Everything here goes to stderr; data goes to stdout. Nothing of a row is ever printed.
+A stage says what it does on stderr; data goes to stdout. Log lines that come meanwhile stand above the block. Nothing
+of a row is ever printed.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from draftmill.progress_block import progress_line, progress_lines, stopping_note
 
 if TYPE_CHECKING:
-    from generation.run import Progress
+    from generation.progress import Progress
     from training.messages import TrainProgress
 
 PLAIN_EVERY_S = 60.0
+INDENT = 11
 
 
 def say(line: str) -> None:
@@ -44,61 +51,107 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
+def draws(stream: Any) -> bool:
+    """Whether lines of it can be written over."""
+    return bool(stream.isatty()) and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
 class Screen:
     """One line that is rewritten on a terminal, and printed once a minute elsewhere."""
 
-    def __init__(self, text: str = "starting workers") -> None:
+    def __init__(
+        self,
+        text: str = "starting workers",
+        *,
+        stream: Literal["stdout", "stderr"] = "stderr",
+        plain_every_s: float = PLAIN_EVERY_S,
+        indent: int = INDENT,
+    ) -> None:
         self._live: Any = None
         self._started = self._plain_at = time.monotonic()
-        self._text = text
+        self._text, self._stream, self._plain_every_s = text, stream, plain_every_s
+        self._indent = " " * indent
+        self._undo = ExitStack()
 
-    def __enter__(self) -> Any:
-        if sys.stderr.isatty():
+    def __enter__(self) -> Self:
+        stream = getattr(sys, self._stream)
+        if draws(stream):
             from rich.console import Console
             from rich.live import Live
-            from rich.text import Text
 
-            console = Console(file=sys.stderr)
+            console = Console(file=stream, highlight=False, emoji=False)
             self._live = Live(
-                Text(self._text), console=console, refresh_per_second=4, transient=True, get_renderable=self._render
+                console=console,
+                refresh_per_second=4,
+                transient=True,
+                redirect_stdout=sys.stdout.isatty(),
+                redirect_stderr=sys.stderr.isatty(),
+                get_renderable=self._render,
             )
             self._live.start()
+            self._undo.callback(self._live.stop)
+            self._log_above()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self._undo.close()
 
-    def update(self, text: str) -> None:
-        """Replace the line."""
+    def _log_above(self) -> None:
+        """Handlers hold the stream that they were made with; through the display's own, a line tears no block."""
+        for handler in logging.getLogger().handlers:
+            if isinstance(handler, logging.StreamHandler) and handler.stream in (sys.__stderr__, sys.__stdout__):
+                before = handler.setStream(sys.stderr)
+                self._undo.callback(handler.setStream, before)
+
+    def update(self, text: str, *, now: bool = False) -> None:
+        """Replace the line. `now`: it is printed at once where lines are not rewritten."""
         self._text = text
-        if self._live is None and time.monotonic() - self._plain_at >= PLAIN_EVERY_S:
+        if self._live is None and (now or time.monotonic() - self._plain_at >= self._plain_every_s):
             self._plain_at = time.monotonic()
-            say(f"           {text}")
+            stream = getattr(sys, self._stream)
+            stream.write(f"{self._indent}{text}\n")
+            stream.flush()
+
+    def lines(self, width: int, height: int) -> list[str]:
+        """What a terminal of this size shows now; asked some times a second, in a thread of its own."""
+        return [f"{self._indent}{clock(time.monotonic() - self._started)}  {self._text}"]
 
     def _render(self) -> Any:
         from rich.text import Text
 
-        elapsed = clock(time.monotonic() - self._started)
-        return Text(f"           {elapsed}  {self._text}", overflow="ellipsis", no_wrap=True)
+        size = self._live.console.size if self._live is not None else None
+        shown = self.lines(size.width, size.height - 1) if size else [self._text]
+        return Text("\n".join(shown), overflow="ellipsis", no_wrap=True)
 
 
 class GenerationScreen(Screen):
-    """Answers, rate and time left."""
+    """Shares, engines, rate and time left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._progress: Progress | None = None
+        self._stops_at: float | None = None
 
     def show(self, progress: Progress) -> None:
-        """Called by the run after every change."""
-        seconds = time.monotonic() - progress.started
-        done, total = progress.finished, progress.total
-        if progress.stopping:
-            self.update(f"stopping: {progress.in_flight} answers in flight; Ctrl-C again stops at once")
-            return
-        left = clock(seconds / done * (total - done)) if done else "-"
-        rejected = f", {progress.rejected:,} rejected" if progress.rejected else ""
-        self.update(
-            f"{done:,} of {total:,} ({done / max(total, 1):.0%}){rejected}, "
-            f"{progress.tokens / max(seconds, 1e-9):,.0f} tok/s, {left} left"
-        )
+        """Called by the run now and then."""
+        begins_to_stop = progress.stopping and self._stops_at is None
+        if begins_to_stop:
+            from generation.run import DRAIN_S
+
+            self._stops_at = time.monotonic() + DRAIN_S
+        self._progress = progress
+        self.update(self._note(progress) if progress.stopping else progress_line(progress), now=begins_to_stop)
+
+    def lines(self, width: int, height: int) -> list[str]:
+        """The block."""
+        progress = self._progress  # replaced by the run meanwhile, never changed
+        if progress is None:
+            return super().lines(width, height)
+        return progress_lines(progress, width, height, [self._note(progress)] if progress.stopping else [])
+
+    def _note(self, progress: Progress) -> str:
+        left_s = max(0.0, (self._stops_at or 0.0) - time.monotonic())
+        return f"{stopping_note(progress, left_s)}; Ctrl-C again stops at once"
 
 
 class ExtractionScreen(Screen):

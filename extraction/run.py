@@ -29,9 +29,11 @@ from corpus.runlog import RunLog
 from corpus.target import ResolvedTarget
 from extraction.items import plan_items
 from extraction.messages import ExtractConfig, ExtractItem, ExtractReceipt, ExtractRow
+from fleet.crew import Launch
 from fleet.devices import Device
 from fleet.interrupt import Interrupt
 from fleet.pool import Done, Pool, PoolError
+from fleet.process import WorkerProcess
 
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 AHEAD_PER_DEVICE = 3
@@ -97,7 +99,7 @@ def plan_extraction(
         SELECT r.response_id, r.shard, r.shard_row, r.prompt_tokens + r.response_tokens, h.response_id IS NOT NULL
         FROM build_responses b JOIN accepted_responses r USING (response_id)
         LEFT JOIN (SELECT DISTINCT response_id FROM hidden_rows WHERE capture_id = ?) h USING (response_id)
-        WHERE b.build_id = ? ORDER BY r.response_id
+        WHERE b.build_id = ? AND b.left_out IS NULL ORDER BY r.response_id
         """,
         capture,
         build_id,
@@ -151,11 +153,13 @@ async def run_extraction(
     devices: Sequence[Device],
     interrupt: Interrupt,
     report: Callable[[int, int, float], None],
+    launch: Launch = WorkerProcess,
 ) -> bool:
     """Capture every row of the plan; False if an interrupt ended it early.
 
     Args:
         report: called with (rows done, tokens done, seconds) after every shard.
+        launch: how a worker is started; on other machines the capture's folder must be theirs too.
 
     Raises:
         UserError: the disk cannot hold the states, the self-test failed, or no worker starts.
@@ -170,6 +174,7 @@ async def run_extraction(
         lambda device: msgspec.msgpack.encode(_config(plan, manifest, target, str(folder), device)),
         devices,
         log_dir=log.folder / "workers",
+        launch=launch,
     )
     started = time.monotonic()
     rows_done = tokens_done = 0

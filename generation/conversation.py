@@ -1,51 +1,68 @@
-"""One prompt on its way through the engines: a state machine over its turns, and how a plan's are made.
+"""One prompt on its way through the engines: a state machine over its turns.
 
 Turn k + 1 can be rendered when turn k is accepted; what the target said before is part of what it is shown next.
+Where the history is recorded, each turn is a conversation of its own: it waits for no other.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from corpus.records import Prompt, decode_prompt
-from generation.plan import Answer, GenerationPlan
+from corpus.records import Message, Prompt
+
+
+class Answer(NamedTuple):
+    """One answer to be made."""
+
+    response_id: str
+    prompt_id: str
+    recipe_id: str
+    replica: int
+    turn: int
+    category: str
 
 
 @dataclass
 class Conversation:
-    """One prompt on its way: what is still to be answered, and what the target has said so far."""
+    """What is still to be answered, and what the target has said so far."""
 
     prompt: Prompt
     answers: deque[Answer]
-    said: list[str]
-    weight: float
+    said: dict[int, str]
+    """Accepted answers by turn."""
+    weight: float = 0.0
+    prompt_chars: int = 0
+    counted: bool = False
+    """True once one of its turns is accepted: the build has the prompt."""
     attempt: int = 0
     max_tokens: int = 0
-    prompt_token_ids: list[int] = field(default_factory=list)
-    queued_at: float = 0.0
+    prompt_token_ids: bytes = b""
+    before: bytes = b""
+    """Prompt and answer of the turn that was answered last, as token ids; empty where that is not known."""
+    before_turn: int = -1
+    extends_turn: int | None = None
+    queued_at: float | None = None
 
+    @property
+    def category(self) -> str:
+        """The same for all its turns."""
+        return self.answers[0].category
 
-def make_conversations(
-    plan: GenerationPlan,
-    texts: dict[str, tuple[str, str | None]],
-    earlier: dict[tuple[str, int], list[str]],
-    expected: Callable[[Answer], float],
-) -> list[Conversation]:
-    """A plan's conversations with their text.
+    def context(self) -> list[Message]:
+        """The messages that its next answer is to."""
+        turn = self.answers[0].turn
+        return self.prompt.context(turn, [] if self.prompt.recorded else [self.said[one] for one in range(turn)])
 
-    Args:
-        texts: prompt_id to (messages, tools) as stored.
-        earlier: (prompt_id, replica) to the accepted answers of the turns before the first that is missing.
-        expected: tokens that an answer is expected to have.
-    """
-    return [
-        Conversation(
-            decode_prompt(*texts[answers[0].prompt_id]),
-            deque(answers),
-            list(earlier.get((answers[0].prompt_id, answers[0].replica), ())),
-            sum(expected(answer) for answer in answers),
-        )
-        for answers in plan.conversations
-    ]
+    def rendered(self, prompt_token_ids: bytes) -> None:
+        """Its next turn is ready to be asked."""
+        self.prompt_token_ids, self.attempt = prompt_token_ids, 0
+        # what a chat template makes of an earlier turn may part from what was said: looked at, never assumed
+        self.extends_turn = self.before_turn if self.before and prompt_token_ids.startswith(self.before) else None
+
+    def accepted(self, text: str, token_ids: bytes) -> None:
+        """Its turn is answered, and the next one may be asked."""
+        self.before_turn = self.answers.popleft().turn
+        self.said[self.before_turn] = text
+        self.before = self.prompt_token_ids + token_ids

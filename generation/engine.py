@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from generation.messages import EngineConfig, GenerateItem, GenerateResult
+from fleet.devices import gpus_in, kind_of
+from generation.messages import EngineConfig, GenerateItem, GenerateResult, pack_ids
 from generation.meter import Meter
 
 AUTO_MAX_NUM_SEQS = {"cuda": 256, "cpu": 16}
@@ -30,7 +32,7 @@ def capacity_of(max_num_seqs: int) -> int:
 
 def max_num_seqs_of(config: EngineConfig) -> int:
     """The sequences that run at once, the automatic choice resolved."""
-    return config.max_num_seqs or AUTO_MAX_NUM_SEQS[config.device.partition(":")[0]]
+    return config.max_num_seqs or AUTO_MAX_NUM_SEQS[kind_of(config.device)]
 
 
 def engine_arguments(config: EngineConfig, model_config: dict[str, Any]) -> dict[str, Any]:
@@ -53,13 +55,14 @@ def engine_arguments(config: EngineConfig, model_config: dict[str, Any]) -> dict
         "quantization": config.quantization,
         "seed": seed_of(config),
         "trust_remote_code": config.trust_remote_code,
-        "enforce_eager": config.device.startswith("cpu"),
+        "enforce_eager": kind_of(config.device) == "cpu",
         "enable_log_requests": False,
         "disable_log_stats": True,
     }
     if "vision_config" in model_config:
         arguments["language_model_only"] = True  # leaves the vision tower out of memory
-    return {**arguments, **config.extra}
+    # a group of GPUs is one engine's, whatever the manifest asked: placement has decided
+    return {**arguments, **config.extra, "tensor_parallel_size": gpus_in(config.device)}
 
 
 def seed_of(config: EngineConfig) -> int:
@@ -72,6 +75,8 @@ def sampling_arguments(item: GenerateItem) -> dict[str, Any]:
     sampling: dict[str, Any] = dict(item.sampling)
     if "top_k" in sampling:
         sampling["top_k"] = int(sampling["top_k"])
+    if item.logprobs:
+        sampling["logprobs"] = 0  # the chosen token's own, and no more
     return {**sampling, "max_tokens": item.max_tokens, "skip_special_tokens": True}
 
 
@@ -106,6 +111,9 @@ def start_engine(config: EngineConfig, meter: Meter, monotonic_s: Callable[[], f
                 scheduler_stats.num_running_reqs if scheduler_stats else None,
                 scheduler_stats.kv_cache_usage if scheduler_stats else None,
             )
+            looked_up = scheduler_stats.prefix_cache_stats if scheduler_stats else None
+            if looked_up is not None:
+                meter.looked_up(looked_up.queries, looked_up.hits)
 
         def log_engine_initialized(self) -> None:
             pass
@@ -127,7 +135,7 @@ def result_of(
     return GenerateResult(
         response_id=item.response_id,
         attempt=item.attempt,
-        token_ids=list(completion.token_ids),
+        token_ids=pack_ids(completion.token_ids),
         text=completion.text,
         finish_reason=str(completion.finish_reason),
         stop_reason=None if completion.stop_reason is None else str(completion.stop_reason),
@@ -137,4 +145,11 @@ def result_of(
         ended_at=ended_at,
         engine=engine,
         seed=seed,
+        logprobs=_chosen(completion) if item.logprobs else None,
     )
+
+
+def _chosen(completion: Any) -> bytes:
+    """The log-probability of each token that was chosen, as float32."""
+    chosen = zip(completion.token_ids, completion.logprobs or (), strict=True)
+    return array("f", (at[token].logprob for token, at in chosen)).tobytes()

@@ -13,24 +13,50 @@ import os
 import random
 import signal
 import time
+from array import array
 from collections.abc import Callable
 
 import msgspec
 
 from fleet.worker import BrokenError
+from generation.diversity import SELF_TEST_ANSWERS, SELF_TEST_TOKENS
 from generation.engine import capacity_of, max_num_seqs_of, seed_of
 from generation.messages import (
     EngineConfig,
+    EngineOutOfMemory,
     EngineReady,
     GenerateItem,
     GenerateResult,
     decode_config,
     decode_item,
     encode,
+    pack_ids,
+    unpack_ids,
 )
 from generation.meter import Meter
 
 ENGINE = "fake 1"
+WORDS = (
+    "the",
+    "of",
+    "and",
+    "to",
+    "in",
+    "a",
+    "is",
+    "that",
+    "for",
+    "it",
+    "with",
+    "as",
+    "was",
+    "on",
+    "be",
+    "at",
+    "by",
+    "this",
+)
+"""What its token ids are as text: plainly English."""
 
 
 class FakeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +81,14 @@ class FakeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hang_token_id: int | None = None
     """A prompt that holds it stops the worker's loop."""
     fail_start: bool = False
+    out_of_memory_above: int | None = None
+    """More sequences at once than this, and the engine dies of it."""
+    one_stream: bool = False
+    """All requests share one random stream, and the self-test shows it."""
+    enable_prefix_caching: bool = True
+    """The real engine's word for it; there is no cache here."""
+    inexact_kv_cache_dtype: str | None = None
+    """With these numbers in its KV cache, each answer parts from what it is otherwise at its first token."""
     sample_every_s: float = 1.0
 
 
@@ -62,11 +96,12 @@ def answer(item: GenerateItem, settings: FakeSettings, max_model_len: int) -> tu
     """(token ids, finish reason) of an item."""
     greedy = item.sampling.get("temperature", 1.0) == 0
     tail = "" if greedy else f"{item.response_id}/{item.attempt}"
-    digest = hashlib.sha256(f"{item.prompt_token_ids}/{sorted(item.sampling.items())}/{tail}".encode())
+    prompt_token_ids = unpack_ids(item.prompt_token_ids)
+    digest = hashlib.sha256(f"{prompt_token_ids}/{sorted(item.sampling.items())}/{tail}".encode())
     draw = random.Random(digest.digest())
     usable = [token for token in range(settings.vocabulary) if token != settings.eos_token_id]
     length = draw.randint(1, 2 * settings.mean_tokens - 1)
-    limit = max(1, min(item.max_tokens, max_model_len - len(item.prompt_token_ids)))
+    limit = max(1, min(item.max_tokens, max_model_len - len(prompt_token_ids)))
     token_ids = [*draw.choices(usable, k=length - 1), settings.eos_token_id]
     return (token_ids, "stop") if length <= limit else (draw.choices(usable, k=limit), "length")
 
@@ -74,7 +109,7 @@ def answer(item: GenerateItem, settings: FakeSettings, max_model_len: int) -> tu
 class FakeHandler:
     """The fake engine at work."""
 
-    def __init__(self, config: EngineConfig, settings: FakeSettings) -> None:
+    def __init__(self, config: EngineConfig, settings: FakeSettings, emit: Callable[[bytes], None]) -> None:
         max_num_seqs = max_num_seqs_of(config)
         self.capacity = capacity_of(max_num_seqs)
         self.meter = Meter(max_num_seqs, time.monotonic())
@@ -82,21 +117,28 @@ class FakeHandler:
         self._config = config
         self._settings = settings
         self._slots = asyncio.Semaphore(max_num_seqs)
+        self._running = 0
+        self._max_num_seqs, self._emit = max_num_seqs, emit
 
     async def handle(self, item: bytes) -> bytes:
         """Make up one response."""
         request, queued_at = decode_item(item), time.time()
-        if len(request.prompt_token_ids) >= self._config.max_model_len:
+        prompt_token_ids = unpack_ids(request.prompt_token_ids)
+        if len(prompt_token_ids) >= self._config.max_model_len:
             raise ValueError(
-                f"the prompt has {len(request.prompt_token_ids)} tokens; max_model_len is {self._config.max_model_len}"
+                f"the prompt has {len(prompt_token_ids)} tokens; max_model_len is {self._config.max_model_len}"
             )
         self.meter.began(time.monotonic())
         try:
             async with self._slots:
                 started_at = time.time()
-                self._misbehave(request.prompt_token_ids)
+                self._running += 1
+                self._misbehave(prompt_token_ids)
                 token_ids, finish_reason = answer(request, self._settings, self._config.max_model_len)
+                if self._config.kv_cache_dtype == self._settings.inexact_kv_cache_dtype:
+                    token_ids = [token_ids[0] + 1, *token_ids[1:]]
                 await asyncio.sleep(self._settings.latency_s + self._settings.token_s * len(token_ids))
+                self._running -= 1
         finally:
             self.meter.ended()
         self.meter.step(time.monotonic(), len(token_ids))
@@ -105,8 +147,8 @@ class FakeHandler:
             GenerateResult(
                 response_id=request.response_id,
                 attempt=request.attempt,
-                token_ids=token_ids,
-                text=" ".join(f"t{token}" for token in shown),
+                token_ids=pack_ids(token_ids),
+                text=" ".join(WORDS[token % len(WORDS)] for token in shown),
                 finish_reason=finish_reason,
                 stop_reason=None,
                 queued_at=queued_at,
@@ -115,6 +157,7 @@ class FakeHandler:
                 ended_at=time.time(),
                 engine=ENGINE,
                 seed=seed_of(self._config),
+                logprobs=array("f", [-1.0] * len(token_ids)).tobytes() if request.logprobs else None,
             )
         )
 
@@ -129,6 +172,10 @@ class FakeHandler:
 
     def _misbehave(self, prompt_token_ids: list[int]) -> None:
         settings = self._settings
+        most = settings.out_of_memory_above
+        if most is not None and self._running > most:
+            self._emit(encode(EngineOutOfMemory(max_num_seqs=self._max_num_seqs)))
+            raise BrokenError("the fake engine is out of memory")
         if settings.crash_token_id in prompt_token_ids:
             os.kill(os.getpid(), signal.SIGKILL)
         if settings.broken_token_id in prompt_token_ids:
@@ -137,6 +184,14 @@ class FakeHandler:
             raise ValueError("the fake engine refuses this prompt")
         if settings.hang_token_id in prompt_token_ids:
             time.sleep(3600)
+
+
+def self_test(config: EngineConfig, settings: FakeSettings) -> list[list[int]]:
+    """What the real engine's answers look like where streams differ, or do not."""
+    draw = random.Random(0 if settings.one_stream else seed_of(config))
+    first = draw.choices(range(settings.vocabulary), k=SELF_TEST_TOKENS)
+    more = [draw.choices(range(settings.vocabulary), k=SELF_TEST_TOKENS) for _ in range(SELF_TEST_ANSWERS - 1)]
+    return [first, *([first] * len(more) if settings.one_stream else more)]
 
 
 async def create(config: bytes, emit: Callable[[bytes], None]) -> FakeHandler:
@@ -150,7 +205,7 @@ async def create(config: bytes, emit: Callable[[bytes], None]) -> FakeHandler:
     await asyncio.sleep(settings.start_s)
     if settings.fail_start:
         raise RuntimeError("the fake engine does not start")
-    handler = FakeHandler(engine_config, settings)
+    handler = FakeHandler(engine_config, settings, emit)
     emit(
         encode(
             EngineReady(
@@ -161,6 +216,7 @@ async def create(config: bytes, emit: Callable[[bytes], None]) -> FakeHandler:
                 max_num_seqs=max_num_seqs_of(engine_config),
                 max_model_len=engine_config.max_model_len,
                 kv_tokens=None,
+                self_test=self_test(engine_config, settings),
             )
         )
     )

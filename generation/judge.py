@@ -1,4 +1,4 @@
-"""Reactions to an answer: is it accepted, is it tried again, what comes next. Pure.
+"""Reactions to an answer: is it accepted, is it tried again. Pure.
 
 The policies are the manifest's; the reason codes are stored with the attempt. A conversation whose turn was
 rejected ends there: its later turns are rejected too (earlier_turn_rejected), so that every wanted answer ends in
@@ -7,7 +7,10 @@ exactly one state.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from generation.plan import TRUNCATED, Policy
 
 FINISHED_BY_LENGTH = "length"
 RETRY_FACTOR = 2
@@ -22,25 +25,27 @@ class Verdict:
     retry_max_tokens: int | None = None
 
 
-def judge(finish_reason: str | None, text: str, truncated: str, attempt: int, max_tokens: int, room: int) -> Verdict:
+def judge(
+    finish_reason: str | None, notes: Sequence[str], policy: Policy, attempt: int, max_tokens: int, room: int
+) -> Verdict:
     """Judge a finished answer.
 
     Args:
-        truncated: keep, drop or retry.
+        notes: what was found of it (generation.checks).
         max_tokens: the budget that it had.
         room: most tokens that max_model_len leaves for an answer.
     """
-    if finish_reason == FINISHED_BY_LENGTH and truncated != "keep":
-        larger = min(max_tokens * RETRY_FACTOR, room)
-        if truncated == "retry" and attempt == 0 and larger > max_tokens:
-            return Verdict("retried", "truncated", larger)
-        if truncated == "drop":
-            return Verdict("rejected", "truncated")
     if finish_reason not in ("stop", FINISHED_BY_LENGTH):
         return Verdict("rejected", f"ended_{finish_reason or 'unknown'}")
-    if not text.strip():
-        return Verdict("rejected", "empty")
-    return Verdict("accepted")
+    found = next((note for note in notes if note in policy.reject), None)
+    if finish_reason == FINISHED_BY_LENGTH:
+        larger = min(max_tokens * RETRY_FACTOR, room)
+        # a loop that was cut goes on for as long as it is let
+        if policy.truncated == "retry" and attempt == 0 and larger > max_tokens and "repetition" not in notes:
+            return Verdict("retried", TRUNCATED, larger)
+        if policy.truncated == "drop":
+            return Verdict("rejected", found or TRUNCATED)
+    return Verdict("rejected", found) if found else Verdict("accepted")
 
 
 def budget(prompt_tokens: int, max_tokens: int, max_model_len: int) -> int:

@@ -2,11 +2,14 @@
 
 A worker is configured once (EngineConfig), gets items (GenerateItem) and returns results (GenerateResult);
 beside them it reports itself (EngineReady once, EngineSample every few seconds). Tokens go in and come out
-as ids: nothing is tokenised here or there. Times are UTC unix seconds. Imports neither vllm nor torch.
+as ids, packed as int32: a list of Python numbers costs twenty times as much to send and to hold. Nothing is
+tokenised here or there. Times are UTC unix seconds. Imports neither vllm nor torch.
 """
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -39,11 +42,14 @@ class GenerateItem(msgspec.Struct, frozen=True, kw_only=True):
     """One response to be generated."""
 
     response_id: str
-    prompt_token_ids: list[int]
+    prompt_token_ids: bytes
+    """pack_ids"""
     max_tokens: int
     sampling: dict[str, float]
     """temperature, top_p, top_k, min_p, presence_penalty, repetition_penalty; what is missing is neutral."""
     attempt: int = 1
+    logprobs: bool = False
+    """Also return the log-probability of each chosen token."""
 
 
 class GenerateResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,8 +57,8 @@ class GenerateResult(msgspec.Struct, frozen=True, kw_only=True):
 
     response_id: str
     attempt: int
-    token_ids: list[int]
-    """Every generated token, the one that ended the turn included."""
+    token_ids: bytes
+    """Every generated token, the one that ended the turn included; pack_ids."""
     text: str
     """Without special tokens."""
     finish_reason: str
@@ -69,6 +75,8 @@ class GenerateResult(msgspec.Struct, frozen=True, kw_only=True):
     """Name and version."""
     seed: int
     """The engine's seed; there is none of the request's own."""
+    logprobs: bytes | None = None
+    """float32, one a token: the natural logarithm of its probability before temperature and the like; if asked for."""
 
 
 class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
@@ -83,6 +91,8 @@ class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """As the engine has it, which may be less than what was asked for."""
     kv_tokens: int | None
     """Tokens that the KV cache holds, where the engine says."""
+    self_test: list[list[int]] = []
+    """Token ids of a few answers at a temperature where the random stream alone decides (generation.diversity)."""
 
 
 class EngineSample(msgspec.Struct, frozen=True, kw_only=True, tag="sample"):
@@ -95,9 +105,28 @@ class EngineSample(msgspec.Struct, frozen=True, kw_only=True, tag="sample"):
     """Generated tokens."""
     kv_use: float | None
     """Part of the KV cache in use, 0 to 1."""
+    prefix_hits: float | None = None
+    """Part of the prompt tokens that the prefix cache had, 0 to 1; None where none was looked up."""
 
 
-EngineEvent = EngineReady | EngineSample
+class EngineOutOfMemory(msgspec.Struct, frozen=True, kw_only=True, tag="out_of_memory"):
+    """The engine died of it; the worker ends."""
+
+    max_num_seqs: int
+
+
+EngineEvent = EngineReady | EngineSample | EngineOutOfMemory
+
+
+def pack_ids(token_ids: Iterable[int]) -> bytes:
+    """Token ids as int32 in this machine's order."""
+    return array("i", token_ids).tobytes()
+
+
+def unpack_ids(data: bytes) -> list[int]:
+    """The inverse of pack_ids."""
+    return memoryview(data).cast("i").tolist()
+
 
 _encoder = msgspec.msgpack.Encoder()
 _config = msgspec.msgpack.Decoder(EngineConfig)

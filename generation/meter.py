@@ -18,6 +18,7 @@ class Meter:
         self._tokens = 0
         self._running: int | None = None
         self._kv_use: float | None = None
+        self._looked_up = self._hits = 0
         self.in_flight = 0
         self.last_step_s = monotonic_s
 
@@ -38,6 +39,11 @@ class Meter:
         self._running = running if running is not None else self._running
         self._kv_use = kv_use if kv_use is not None else self._kv_use
 
+    def looked_up(self, tokens: int, hits: int) -> None:
+        """Prompt tokens were looked up in the prefix cache, and so many were there."""
+        self._looked_up += tokens
+        self._hits += hits
+
     def stalled_s(self, monotonic_s: float) -> float:
         """How long the engine has had work and made no step."""
         return monotonic_s - self.last_step_s if self.in_flight else 0.0
@@ -53,6 +59,8 @@ class Meter:
             waiting=self.in_flight - running,
             tokens_per_s=self._tokens / seconds,
             kv_use=self._kv_use,
+            prefix_hits=self._hits / self._looked_up if self._looked_up else None,
         )
         self._tokens, self._since_s = 0, monotonic_s
+        self._looked_up = self._hits = 0
         return sample

@@ -1,50 +1,57 @@
 """What a build wants answered, what is answered already, and what is left: pure, printable, no engine.
 
 A prompt of k turns wants k answers, whose ids are known before any is made. Recipes are made per category and
-thinking; which prompts think is decided by a salted hash of the id, so the same ones do in every build. The first
-missing turn of each prompt can start; the next is queued when it is accepted.
+thinking; which prompts think is decided by a salted hash of the id, so the same ones do in every build. Rows are
+columns here, never objects: a build has a million of them. The policies on answers are the manifest's as it is now, so
+a stricter one leaves accepted answers out, and a milder one asks again for what it no longer rejects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
 
 from corpus import identity, selection
-from corpus.manifest import Manifest, Sampling
+from corpus.manifest import AnswerCheck, Manifest, Sampling
 from corpus.reuse import ImportedConversation, conversation_for
 
 if TYPE_CHECKING:
     import polars as pl
 
 SAMPLING_FIELDS = tuple(Sampling.model_fields)
+LABELS = list(selection.GROUP)
+ROW = ["prompt_id", "replica"]
+ANSWER = ["prompt_id", "recipe_id", "replica", "turn"]
+EARLIER_TURN_REJECTED = "earlier_turn_rejected"
+TRUNCATED = "truncated"
+CHECKS = get_args(AnswerCheck)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """An effective recipe and the policies that go with it."""
+    """An effective recipe."""
 
     recipe_id: str
     body: dict[str, Any]
     sampling: dict[str, float]
     max_tokens: int
     thinking: bool
-    truncated: str
+
+    @property
+    def family_id(self) -> str:
+        """What it shares with recipes that differ in max_tokens alone."""
+        return identity.family_id(self.body)
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One wanted answer."""
+class Policy:
+    """What becomes of a category's answers: no part of any recipe."""
 
-    response_id: str
-    prompt_id: str
-    recipe_id: str
-    replica: int
-    turn: int
-    category: str
-    source: str
-    holdout: bool
+    truncated: str
+    """keep, drop or retry"""
+    reject: frozenset[str]
+    """Findings that reject an answer."""
 
 
 @dataclass(frozen=True)
@@ -53,30 +60,77 @@ class GenerationPlan:
 
     build_id: str
     recipes: dict[str, Recipe]
-    wanted: tuple[Answer, ...]
-    conversations: tuple[tuple[Answer, ...], ...]
-    """Of each prompt with something to do, the answers still to be made, in turn order."""
-    accepted: int
-    rejected: int
-    reused: dict[str, int] = field(default_factory=dict)
-    """Accepted answers that are not generated, by the imported corpus that they come from."""
+    policies: dict[str, Policy]
+    answers: pl.DataFrame
+    """LABELS, ANSWER, response_id, max_tokens, imported_from, recorded, state and left_out; as judged_answers."""
+    left: pl.DataFrame
+    """The rows of `answers` that are made now: all to_make, or as many as a limit lets."""
+
+    @property
+    def accepted(self) -> int:
+        """Answers that the build has."""
+        return self._count("accepted")
+
+    @property
+    def rejected(self) -> int:
+        """Answers that it will not have: rejected, behind a rejected turn, or left out."""
+        return self._count("rejected") + self._count("left_out")
 
     @property
     def to_make(self) -> int:
-        """Answers still to be made."""
-        return sum(len(answers) for answers in self.conversations)
+        """Answers that are made now."""
+        return self.left.height
+
+    @property
+    def reused(self) -> dict[str, int]:
+        """Accepted answers that are not generated, by the imported corpus that they come from."""
+        counts = self.answers.drop_nulls("imported_from").group_by("imported_from").len().sort("imported_from")
+        return dict(counts.iter_rows())
+
+    @property
+    def finished_elsewhere(self) -> int:
+        """Accepted answers that stopped by themselves under another max_tokens."""
+        own = list(self.recipes)
+        return self.answers.filter(
+            self.answers["imported_from"].is_null() & ~self.answers["recipe_id"].is_in(own)
+        ).height
+
+    def _count(self, state: str) -> int:
+        return int((self.answers["state"] == state).sum())
 
     def lines(self) -> list[str]:
         """For a person."""
-        counts: dict[str, int] = {}
-        for answers in self.conversations:
-            counts[answers[0].category] = counts.get(answers[0].category, 0) + len(answers)
         lines = [
-            f"{len(self.wanted):,} answers wanted: {self.accepted:,} accepted, {self.rejected:,} rejected, "
+            f"{self.answers.height:,} answers wanted: {self.accepted:,} accepted, {self.rejected:,} rejected, "
             f"{self.to_make:,} to make"
         ]
         lines += [f"  {rows:,} of the accepted are from the import {name}" for name, rows in self.reused.items()]
-        return lines + [f"  {category:<14}{rows:>10,}" for category, rows in sorted(counts.items())]
+        if self.finished_elsewhere:
+            lines.append(
+                f"  {self.finished_elsewhere:,} of the accepted stopped by themselves under another max_tokens"
+            )
+        left_out = self.answers.filter(self.answers["state"] == "left_out").group_by("left_out").len().sort("left_out")
+        lines += [
+            f"  {rows:,} accepted under an earlier policy are left out: {why}" for why, rows in left_out.iter_rows()
+        ]
+        counts = self.left.group_by("category").len().sort("category")
+        return lines + [f"  {category:<14}{rows:>10,}" for category, rows in counts.iter_rows()]
+
+
+def done_schema() -> dict[str, Any]:
+    """Columns of what a ledger says of answers that have an end: one row a response_id."""
+    import polars as pl
+
+    texts = dict.fromkeys(("response_id", "reason", "finish_reason"), pl.String)
+    return {**texts, "accepted": pl.Boolean, "notes": pl.List(pl.String)}
+
+
+def finished_schema() -> dict[str, Any]:
+    """Columns of accepted answers that stopped by themselves, of recipes that differ from ours in max_tokens alone."""
+    import polars as pl
+
+    texts = dict.fromkeys(("prompt_id", "recipe_id", "family_id", "response_id"), pl.String)
+    return {**texts, "replica": pl.Int32, "turn": pl.Int32, "response_tokens": pl.Int64}
 
 
 def plan_generation(
@@ -84,66 +138,44 @@ def plan_generation(
     target: dict[str, Any],
     build_id: str,
     prompts: pl.DataFrame,
-    done: Mapping[str, str],
+    done: pl.DataFrame,
     limit: int | None = None,
     imported: Mapping[str, Sequence[ImportedConversation]] | None = None,
+    finished: pl.DataFrame | None = None,
+    retry: Iterable[str] = (),
 ) -> GenerationPlan:
     """Wanted answers of a build's prompts less those that are done.
 
     Args:
         target: the resolved target's identity.
-        prompts: prompt_id, replica, category, source, holdout, source_rank, turns.
-        done: response_id to its state, accepted or rejected.
+        prompts: prompt_id, replica, turns, recorded and LABELS, in nested order.
+        done: as done_schema; answers of other builds may be among it.
         limit: most prompts with something to do, category shares kept.
         imported: by prompt_id, conversations that replicas take in their order; not where a prompt is held out.
+        finished: as finished_schema, with generation.reuse: finished.
+        retry: reasons of rejection that are asked again.
     """
-    recipes: dict[tuple[str, bool], Recipe] = {}
-    for category in manifest.mix.shares:
-        for thinking in (False, True):
-            recipes[category, thinking] = make_recipe(manifest, target, category, thinking)
-    wanted: list[Answer] = []
-    conversations = []
-    accepted = rejected = 0
-    reused: dict[str, int] = {}
-    thinks = _thinking(manifest, prompts)
-    columns = ("prompt_id", "replica", "category", "source", "holdout", "turns")
-    for row, thinking in zip(prompts.select(columns).iter_rows(), thinks, strict=True):
-        prompt_id, replica, category, source, holdout, turns = row
-        recipe = recipes[category, thinking]
-        adopted = conversation_for(imported, prompt_id, replica, holdout)
-        if adopted is not None:
-            wanted += (
-                Answer(response_id, prompt_id, adopted.recipe_id, replica, turn, category, source, holdout)
-                for turn, response_id in enumerate(adopted.response_ids)
-            )
-            accepted += len(adopted.response_ids)
-            reused[adopted.imported_from] = reused.get(adopted.imported_from, 0) + len(adopted.response_ids)
-            continue
-        answers = tuple(
-            Answer(
-                identity.response_id(prompt_id, recipe.recipe_id, replica, turn),
-                prompt_id, recipe.recipe_id, replica, turn, category, source, holdout,
-            )
-            for turn in range(turns)
-        )  # fmt: skip
-        wanted += answers
-        states = [done.get(answer.response_id) for answer in answers]
-        left = tuple(answer for answer, state in zip(answers, states, strict=True) if state is None)
-        accepted += states.count("accepted")
-        if "rejected" in states:
-            rejected += len(left) + states.count("rejected")  # what follows a rejected turn is never asked
-        elif left:
-            conversations.append(left)
-    kept = conversations if limit is None else _limited(conversations, limit)
+    recipes = all_recipes(manifest, target)
+    wanted = wanted_answers(manifest, recipes, prompts, imported, finished, done)
+    policies = {category: policy_of(manifest, category) for category in manifest.mix.shares}
+    answers = judged_answers(wanted, done, policies, retry)
+    to_make = answers.filter(answers["state"] == "to_make")
     return GenerationPlan(
         build_id,
         {recipe.recipe_id: recipe for recipe in recipes.values()},
-        tuple(wanted),
-        tuple(kept),
-        accepted,
-        rejected,
-        reused,
+        policies,
+        answers,
+        to_make if limit is None else _limited(to_make, limit),
     )
+
+
+def all_recipes(manifest: Manifest, target: dict[str, Any]) -> dict[tuple[str, bool], Recipe]:
+    """The recipes of a manifest by category and thinking."""
+    return {
+        (category, thinking): make_recipe(manifest, target, category, thinking)
+        for category in manifest.mix.shares
+        for thinking in (False, True)
+    }
 
 
 def make_recipe(manifest: Manifest, target: dict[str, Any], category: str, thinking: bool) -> Recipe:
@@ -160,27 +192,173 @@ def make_recipe(manifest: Manifest, target: dict[str, Any], category: str, think
         {name: getattr(sampling, name) for name in SAMPLING_FIELDS},
         max_tokens,
         thinking,
-        own.truncated or manifest.generation.truncated,
     )
 
 
-def _thinking(manifest: Manifest, prompts: pl.DataFrame) -> list[bool]:
+def policy_of(manifest: Manifest, category: str) -> Policy:
+    """The policy on a category's answers."""
+    own = manifest.generation.for_category(category)
+    return Policy(own.truncated or manifest.generation.truncated, frozenset(own.reject or ()))
+
+
+def wanted_answers(
+    manifest: Manifest,
+    recipes: Mapping[tuple[str, bool], Recipe],
+    prompts: pl.DataFrame,
+    imported: Mapping[str, Sequence[ImportedConversation]] | None = None,
+    finished: pl.DataFrame | None = None,
+    done: pl.DataFrame | None = None,
+) -> pl.DataFrame:
+    """The answers that a build wants, one a row: LABELS, ANSWER, response_id, max_tokens, imported_from and recorded.
+
+    Args as plan_generation. imported_from is null where an answer is generated.
+    """
+    import polars as pl
+
+    table = pl.DataFrame(
+        [(category, thinking, r.recipe_id, r.family_id, r.max_tokens) for (category, thinking), r in recipes.items()],
+        schema={
+            "category": pl.String, "thinking": pl.Boolean, "recipe_id": pl.String, "family_id": pl.String,
+            "max_tokens": pl.Int64,
+        },
+        orient="row",
+    )  # fmt: skip
+    asked = prompts.select(*ROW, *LABELS, "turns", "recorded")
+    turns = (
+        asked.with_columns(pl.col("replica").cast(pl.Int32), thinking=_thinking(manifest, asked))
+        .with_columns(turn=pl.int_ranges("turns").cast(pl.List(pl.Int32)))
+        .explode("turn", empty_as_null=False)
+        .drop("turns")
+        .join(table, on=["category", "thinking"], how="left", maintain_order="left")
+    )
+    ids = identity.response_ids(turns.select("prompt_id", "recipe_id", "replica", "turn").iter_rows())
+    made = turns.with_columns(response_id=pl.Series(ids, dtype=pl.String), imported_from=pl.lit(None, pl.String))
+    if finished is not None and finished.height:
+        assert done is not None, "what is finished elsewhere is taken where nothing of one's own is"
+        made = _with_finished(made, finished, done)
+    if imported:
+        made = _with_imported(made, prompts, imported)
+    return made.select(*LABELS, *ANSWER, "response_id", "max_tokens", "imported_from", "recorded")
+
+
+def _thinking(manifest: Manifest, prompts: pl.DataFrame) -> pl.Series:
+    import numpy as np
+    import polars as pl
+
     ids, categories = prompts["prompt_id"].to_list(), prompts["category"].to_list()
     shares = {c: manifest.generation.for_category(c).thinking_share or 0.0 for c in manifest.mix.shares}
-    position: Any = selection.spread(ids, selection.THINKING_SALT) / 2.0**64 if ids else []
-    return [bool(at < shares[category]) for at, category in zip(position, categories, strict=True)]
+    position: Any = selection.spread(ids, selection.THINKING_SALT) / 2.0**64 if ids else np.zeros(0)
+    return pl.Series(position < np.array([shares[category] for category in categories]), dtype=pl.Boolean)
 
 
-def _limited(conversations: list[tuple[Answer, ...]], limit: int) -> list[tuple[Answer, ...]]:
-    """The first `limit` conversations when categories take turns in proportion to what each has to do."""
-    totals: dict[str, int] = {}
-    ranks = []
-    for answers in conversations:
-        category = answers[0].category
-        ranks.append(totals.get(category, 0))
-        totals[category] = ranks[-1] + 1
-    order = sorted(
-        range(len(conversations)),
-        key=lambda i: ((ranks[i] + 0.5) / totals[conversations[i][0].category], conversations[i][0].category),
+def _with_imported(
+    made: pl.DataFrame, prompts: pl.DataFrame, imported: Mapping[str, Sequence[ImportedConversation]]
+) -> pl.DataFrame:
+    """Rows that take an imported conversation have its answers, turn by turn."""
+    import polars as pl
+
+    taken = [
+        (prompt_id, replica, turn, one.recipe_id, response_id, one.imported_from)
+        for prompt_id, replica, holdout in prompts.select(*ROW, "holdout").iter_rows()
+        if (one := conversation_for(imported, prompt_id, replica, holdout))
+        for turn, response_id in enumerate(one.response_ids)
+    ]
+    schema = {
+        "prompt_id": pl.String, "replica": pl.Int32, "turn": pl.Int32, "own_recipe": pl.String, "own_id": pl.String,
+        "own_import": pl.String,
+    }  # fmt: skip
+    adopted = pl.DataFrame(taken, schema=schema, orient="row")
+    return made.join(adopted, on=[*ROW, "turn"], how="left", maintain_order="left").with_columns(
+        recipe_id=pl.coalesce("own_recipe", "recipe_id"),
+        response_id=pl.coalesce("own_id", "response_id"),
+        imported_from=pl.coalesce("own_import", "imported_from"),
     )
-    return [conversations[i] for i in sorted(order[:limit])]
+
+
+def _with_finished(made: pl.DataFrame, finished: pl.DataFrame, done: pl.DataFrame) -> pl.DataFrame:
+    """Answers that stopped by themselves under another max_tokens take the place of those that would be made.
+
+    Of a conversation only the first turns, all of one recipe: each is shown the ones before it. Where its first turn
+    is accepted under our own recipe, all of it is our own.
+    """
+    import polars as pl
+
+    mine = made.with_columns(own=pl.col("response_id").is_in(done.filter("accepted")["response_id"].implode()))
+    there = finished.rename({"recipe_id": "their_recipe", "response_id": "their_id"})
+    usable = mine.join(there, on=[*ROW, "turn", "family_id"], how="inner").filter(
+        (pl.col("response_tokens") <= pl.col("max_tokens")) & (pl.col("their_recipe") != pl.col("recipe_id"))
+    )
+    begun = mine.filter(pl.col("own") & (pl.col("turn") == 0)).select(ROW)
+    chains = (
+        usable.filter(~pl.col("recorded"))
+        .join(begun, on=ROW, how="anti")
+        .sort(*ROW, "their_recipe", "turn")
+        .filter(pl.col("turn") == pl.int_range(pl.len(), dtype=pl.Int32).over([*ROW, "their_recipe"]))
+    )
+    lengths = chains.group_by(*ROW, "their_recipe").len().sort("len", "their_recipe", descending=[True, False])
+    longest = chains.join(lengths.unique(ROW, keep="first", maintain_order=True), on=[*ROW, "their_recipe"], how="semi")
+    singles = usable.filter(pl.col("recorded") & ~pl.col("own")).sort("their_recipe")
+    columns = [*ROW, "turn", "their_recipe", "their_id"]
+    one = singles.unique([*ROW, "turn"], keep="first", maintain_order=True)
+    taken = pl.concat([longest.select(columns), one.select(columns)])
+    return (
+        made.join(taken, on=[*ROW, "turn"], how="left", maintain_order="left")
+        .with_columns(
+            recipe_id=pl.coalesce("their_recipe", "recipe_id"), response_id=pl.coalesce("their_id", "response_id")
+        )
+        .drop("their_recipe", "their_id")
+    )
+
+
+def judged_answers(
+    wanted: pl.DataFrame, done: pl.DataFrame, policies: Mapping[str, Policy], retry: Iterable[str] = ()
+) -> pl.DataFrame:
+    """Wanted answers with `state` (accepted, left_out, rejected or to_make) and `left_out` (why).
+
+    A rejected turn ends what follows it in its conversation, unless its history is recorded.
+    """
+    import polars as pl
+
+    rules = pl.DataFrame(
+        [(category, policy.truncated, sorted(policy.reject)) for category, policy in policies.items()],
+        schema={"category": pl.String, "truncated": pl.String, "reject": pl.List(pl.String)},
+        orient="row",
+    )
+    known = wanted.join(done, on="response_id", how="left", maintain_order="left")
+    known = known.join(rules, on="category", how="left", maintain_order="left")
+    found = pl.col("notes").list.set_intersection("reject").list.first()
+    cut = (pl.col("truncated") == "drop") & (pl.col("finish_reason") == "length")
+    generated = pl.col("imported_from").is_null()
+    left_out = (
+        pl.when(generated & pl.col("accepted") & cut)
+        .then(pl.lit(TRUNCATED))
+        .when(generated & pl.col("accepted"))
+        .then(found)
+    )
+    policy_reason = pl.col("reason").is_in([TRUNCATED, *CHECKS])
+    still = ((pl.col("reason") == TRUNCATED) & (pl.col("truncated") == "drop")) | (
+        (pl.col("reason") != TRUNCATED) & pl.col("reject").list.contains(pl.col("reason"))
+    )
+    again = pl.col("reason").is_in([EARLIER_TURN_REJECTED, *retry]) | (policy_reason & ~still)
+    rejected = (~pl.col("accepted") & ~again).fill_null(False)
+    ended = pl.col("turn") > pl.when(rejected & ~pl.col("recorded")).then("turn").min().over(ROW)
+    state = (
+        pl.when(pl.col("left_out").is_not_null())
+        .then(pl.lit("left_out"))
+        .when(pl.col("accepted") | ~generated)
+        .then(pl.lit("accepted"))
+        .when(rejected | ended)
+        .then(pl.lit("rejected"))
+        .otherwise(pl.lit("to_make"))
+    )
+    return known.with_columns(left_out=left_out).with_columns(state=state).select(*wanted.columns, "state", "left_out")
+
+
+def _limited(to_make: pl.DataFrame, limit: int) -> pl.DataFrame:
+    """The first `limit` prompts when categories take turns in proportion to what each has to do."""
+    import polars as pl
+
+    prompts = to_make.select(*ROW, "category").unique(ROW, keep="first", maintain_order=True)
+    rank = (pl.int_range(pl.len()).over("category") + 0.5) / pl.len().over("category")
+    first = prompts.with_columns(rank=rank).sort("rank", "category", maintain_order=True).head(limit)
+    return to_make.join(first.select(ROW), on=ROW, how="semi", maintain_order="left")

@@ -1,61 +1,61 @@
-"""The thin run: a plan's conversations through the pool, every attempt into shards, shards into the ledger.
+"""The thin run: a feed's conversations through the pool, every attempt into shards, shards into the ledger.
 
-Prompts are rendered and tokenised a little ahead of the engines, in a thread, longest expected first; engines pull.
-Attempts are written every FLUSH_EVERY_S while the run goes on. Asked to stop, it hands out nothing more, waits for
-what is in flight, and commits. What it decides is in plan and judge.
+Two coroutines. One renders and tokenises ahead of the engines, in a thread; engines pull. The other takes what comes
+back, judges it and keeps it; a conversation's next turn goes to the front of what is rendered. When nothing is left to
+hand out, the build is topped up, while the engines still work. Asked to stop, it hands out nothing more, waits for
+what is in flight, and commits. What it decides is in plan, judge and topup.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from corpus.errors import RowError, UserError
-from corpus.ledger import ingest
 from corpus.ledger.writer import LedgerWriter
 from corpus.manifest import Manifest
-from corpus.responses import Attempt, write_responses
+from corpus.responses import Attempt
 from corpus.runlog import RunLog
 from corpus.target import Renderer, ResolvedTarget
+from fleet.crew import Launch
 from fleet.devices import Device
 from fleet.interrupt import Interrupt
 from fleet.pool import Done, Failed, Pool, PoolError
+from fleet.process import WorkerProcess
+from generation.attempts import AttemptLog
 from generation.conversation import Conversation
-from generation.judge import budget, judge
-from generation.messages import EngineConfig, EngineReady, EngineSample, GenerateItem, GenerateResult, decode_event
-from generation.plan import GenerationPlan, Recipe
+from generation.engines import Engines
+from generation.examiner import Examined, Examiner
+from generation.feed import Feed, turns_by_category
+from generation.judge import FINISHED_BY_LENGTH, budget, judge
+from generation.messages import GenerateItem, GenerateResult, pack_ids
+from generation.plan import EARLIER_TURN_REJECTED, Policy, Recipe
+from generation.progress import Progress, Tally, publish_progress
 
-FLUSH_EVERY_S = 5.0
-FLUSH_ROWS = 5_000
+if TYPE_CHECKING:
+    import polars as pl
+
 RENDER_BATCH = 64
-AHEAD_PER_DEVICE = 768
+AHEAD_PER_DEVICE = 512
+TAKE_AT_ONCE = 256
+TOP_UP_EVERY_S = 30.0
 DRAIN_S = 120.0
-SEEDS_PER_START = 1_000
+HEARTBEAT_TIMEOUT_S = 120.0
+"""Silence after which a worker is killed: its loop, which the engine's own work does not block, stands still."""
+REPORT_EVERY_S = 0.25
+PUBLISH_EVERY_S = 2.0
+TICK_S = 0.5
 
-
-@dataclass
-class Progress:
-    """Where the run is; handed to the reporter after every change."""
-
-    total: int
-    accepted: int = 0
-    rejected: int = 0
-    tokens: int = 0
-    started: float = field(default_factory=time.monotonic)
-    engines: dict[str, EngineSample] = field(default_factory=dict)
-    stopping: bool = False
-    in_flight: int = 0
-
-    @property
-    def finished(self) -> int:
-        """Answers with a state."""
-        return self.accepted + self.rejected
+TopUp = Callable[[], "pl.DataFrame | None"]
+"""Asked when nothing is left to hand out and all that came back is entered; conversations, or None for no more."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ class RunSummary:
     interrupted: bool
     reasons: dict[str, int]
     """Rejected answers by reason."""
+    warnings: tuple[str, ...] = ()
+    """What a person should know of it."""
 
 
 class GenerationRun:
@@ -76,113 +78,185 @@ class GenerationRun:
 
     def __init__(
         self,
-        plan: GenerationPlan,
+        build_id: str,
+        recipes: dict[str, Recipe],
+        policies: dict[str, Policy],
         manifest: Manifest,
         target: ResolvedTarget,
         renderer: Renderer,
         ledger: LedgerWriter,
         log: RunLog,
         factory: str = "generation.worker:create",
+        *,
+        launch: Launch = WorkerProcess,
+        heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
-        self.plan, self.manifest, self.target, self.renderer = plan, manifest, target, renderer
-        self.ledger, self.log, self.factory = ledger, log, factory
-        self.progress = Progress(plan.to_make)
-        self._engines: dict[str, str] = {}
-        self._starts: Counter[str] = Counter()
-        self._reasons: Counter[str] = Counter()
+        self.recipes, self.policies = recipes, policies
+        self.manifest, self.renderer, self.log = manifest, renderer, log
+        self.factory, self.launch, self.heartbeat_timeout_s = factory, launch, heartbeat_timeout_s
+        self.tally = Tally(log.run_id, build_id, time.monotonic())
+        self.engines = Engines(manifest, target, log, self.tally)
+        self.examiner = Examiner(renderer)
+        self.attempts = AttemptLog(ledger, log.run_id)
         self._open: dict[str, Conversation] = {}
-        self._buffer: list[Attempt] = []
-        self._shard = 0
-        self._flushed = time.monotonic()
+        self._next_turns: deque[Conversation] = deque()
+        self._again: deque[Conversation] = deque()
+        self._wake = asyncio.Event()
+        self._told_s = self._published_s = 0.0
 
     async def run(
         self,
-        conversations: Sequence[Conversation],
+        feed: Feed,
         devices: Sequence[Device],
         interrupt: Interrupt,
         report: Callable[[Progress], None],
+        top_up: TopUp | None = None,
+        max_num_seqs: int | None = None,
     ) -> RunSummary:
         """Answer everything, or as much as an interrupt lets.
+
+        Args:
+            max_num_seqs: what fits on a device, where the manifest leaves it open.
 
         Raises:
             UserError: the disk is full, or no engine starts or stays up.
         """
-        numbers = {device: number for number, device in enumerate(devices)}
         pool = Pool(
             self.factory,
-            lambda device: msgspec.msgpack.encode(self._engine_config(device, numbers[device])),
+            self.engines.config_for,
             devices,
-            on_event=lambda device, event: self._event(device, event, report),
+            on_event=self.engines.heard,
             log_dir=self.log.folder / "workers",
             warm_first=devices[0].kind == "cuda",
+            heartbeat_timeout_s=self.heartbeat_timeout_s,
+            launch=self.launch,
         )
-        waiting = deque(sorted(conversations, key=lambda c: -c.weight))
+        self.engines.expect(devices, max_num_seqs)
+        self.tally.want(feed.turns)
         try:
             async with pool:
                 interrupt.can_drain = True
-                self.progress.started = self._flushed = time.monotonic()
-                await self._loop(pool, waiting, len(devices), interrupt, report)
+                self.tally.started_s = time.monotonic()
+                await self._work(pool, feed, interrupt, report, top_up)
         except PoolError as error:
-            await self._flush()
+            await self.attempts.flush()
             raise UserError(
                 f"generation stopped: {error}. What was answered is kept; run the same command to resume."
             ) from error
-        await self._flush()
-        seconds = time.monotonic() - self.progress.started
-        done = self.progress
+        await self.attempts.flush()
+        tally = self.tally
+        warnings = [*self.engines.warnings(), *self.examiner.warnings()]
+        for warning in warnings:
+            self.log.event("warning", warning)
         return RunSummary(
-            done.accepted, done.rejected, done.tokens, seconds, interrupt.asked.is_set(), dict(self._reasons)
-        )
+            tally.accepted, tally.rejected, tally.tokens, time.monotonic() - tally.started_s,
+            interrupt.asked.is_set(), dict(tally.reasons), tuple(warnings),
+        )  # fmt: skip
 
-    async def _loop(
+    async def _work(
         self,
         pool: Pool,
-        waiting: deque[Conversation],
-        devices: int,
+        feed: Feed,
         interrupt: Interrupt,
         report: Callable[[Progress], None],
+        top_up: TopUp | None,
     ) -> None:
-        asked = asyncio.ensure_future(interrupt.asked.wait())
-        outcome: asyncio.Future[Done | Failed | None] | None = None
-        drain: asyncio.Future[Any] | None = None
-        while True:
-            if drain is None and interrupt.asked.is_set():
-                self.progress.stopping, self.progress.in_flight = True, pool.in_flight
-                report(self.progress)
-                drain = asyncio.ensure_future(pool.drain(DRAIN_S))
-            if drain is None:
-                while waiting and pool.pending < AHEAD_PER_DEVICE * devices:
-                    batch = [waiting.popleft() for _ in range(min(RENDER_BATCH, len(waiting)))]
-                    await self._submit(pool, batch)
-            if outcome is None:
-                outcome = asyncio.ensure_future(pool.next_outcome())
-            watched: set[asyncio.Future[Any]] = {outcome, asked if drain is None else drain}
-            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED, timeout=FLUSH_EVERY_S)
-            if drain is not None and drain.done() and not outcome.done():
-                await asyncio.wait({outcome}, timeout=1.0)
-                if not outcome.done():
+        """Hand out and take in, side by side; what fails in one ends both."""
+        handing = asyncio.create_task(self._hand_out(pool, feed, top_up))
+        drain: asyncio.Task[Any] | None = None
+        try:
+            while not handing.done() or self._open:
+                if handing.done() and not handing.cancelled():
+                    handing.result()
+                if drain is None and interrupt.asked.is_set():
+                    handing.cancel()
+                    self.tally.stopping = True
+                    drain = asyncio.create_task(pool.drain(DRAIN_S))
+                if not await self._take_in(pool, interrupt, drain) and drain is not None and drain.done():
                     break  # what is still in flight did not end in time; it is asked again by the next run
-            if outcome.done():
-                result, outcome = outcome.result(), None
-                if result is None and (not waiting or drain is not None):
-                    break
-                if result is not None:
-                    await self._took(pool, result, drain is not None)
-                    self.progress.in_flight = pool.in_flight
-                    report(self.progress)
-            if len(self._buffer) >= FLUSH_ROWS or time.monotonic() - self._flushed > FLUSH_EVERY_S:
-                await self._flush()
-        asked.cancel()
+                self._tell(pool, feed, report)
+                await self.attempts.keep_up()
+            if handing.done() and not handing.cancelled():
+                handing.result()
+        finally:
+            for task in filter(None, (handing, drain)):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await task
+            self._tell(pool, feed, report, now=True)
+
+    async def _hand_out(self, pool: Pool, feed: Feed, top_up: TopUp | None) -> None:
+        """Render ahead of the engines until nothing is left."""
+        topped_up_at = -1  # rejections that the last top-up knew of
+        topped_up_s = -math.inf
+        while True:
+            self._wake.clear()
+            while self._again:
+                self._queue(pool, self._again.popleft())
+            if self._next_turns:
+                few = min(RENDER_BATCH, len(self._next_turns))
+                await self._submit(pool, [self._next_turns.popleft() for _ in range(few)])
+            elif len(feed) and pool.pending < max(AHEAD_PER_DEVICE * self.engines.count, 2 * self.engines.capacity):
+                if feed.low:
+                    await asyncio.to_thread(feed.read)
+                await self._submit(pool, feed.take(RENDER_BATCH))
+            elif len(feed) or len(self._open) > pool.in_flight:
+                await self._woken()
+            elif top_up is not None and (
+                not self._open
+                or (self.tally.rejected > topped_up_at and time.monotonic() - topped_up_s > TOP_UP_EVERY_S)
+            ):
+                topped_up_at, topped_up_s = self.tally.rejected, time.monotonic()
+                ended = not self._open
+                await self.attempts.flush()
+                more = await asyncio.to_thread(top_up)
+                if more is not None:
+                    feed.add(more)
+                    self.tally.want(turns_by_category(more))
+                elif ended and not self._open:
+                    return
+            elif self._open:
+                await self._woken()
+            else:
+                return
+
+    async def _woken(self) -> None:
+        # not wait_for: it swallows a cancellation that comes together with what it waits for (Python 3.11)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TICK_S):
+                await self._wake.wait()
+
+    async def _take_in(self, pool: Pool, interrupt: Interrupt, drain: asyncio.Task[Any] | None) -> bool:
+        """Take what is there, or wait a moment for it; False if nothing came."""
+        if not pool.finished:
+            changed = asyncio.ensure_future(pool.changed())
+            waits = {changed} if drain else {changed, asyncio.ensure_future(interrupt.asked.wait())}
+            done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED, timeout=TICK_S)
+            for one in pending:
+                one.cancel()
+            for one in done:
+                one.result()
+        took = 0
+        while pool.finished and took < TAKE_AT_ONCE:
+            outcome = await pool.next_outcome()
+            assert outcome is not None
+            self._took(outcome, drain is not None)
+            took += 1
+        if self.engines.refused is not None:
+            raise UserError(f"generation stopped: {self.engines.refused} Only what was written before is kept.")
+        self._wake.set()
+        return took > 0
 
     async def _submit(self, pool: Pool, conversations: Sequence[Conversation]) -> None:
         """Render the next turn of each and queue it; what cannot be asked is rejected here."""
-        rendered = await asyncio.to_thread(self._render, conversations)
-        for conversation, outcome in zip(conversations, rendered, strict=True):
+        for conversation, outcome in zip(
+            conversations, await asyncio.to_thread(self._render, conversations), strict=True
+        ):
             recipe = self._recipe(conversation)
             if isinstance(outcome, RowError):
                 self._reject(conversation, outcome.reason)
                 continue
-            conversation.prompt_token_ids, conversation.attempt = outcome, 0
+            conversation.rendered(pack_ids(outcome))
             room = budget(len(outcome), recipe.max_tokens, self.manifest.target.max_model_len)
             if room < 1:
                 self._reject(conversation, "prompt_too_long")
@@ -194,10 +268,8 @@ class GenerationRun:
         texts: list[str | RowError] = []
         for conversation in conversations:
             try:
-                turn = conversation.answers[0].turn
-                messages = conversation.prompt.context(turn, conversation.said)
                 thinking = self._recipe(conversation).thinking
-                texts.append(self.renderer.text(messages, conversation.prompt.tools, thinking))
+                texts.append(self.renderer.text(conversation.context(), conversation.prompt.tools, thinking))
             except RowError as error:
                 texts.append(error)
         ids = iter(self.renderer.encode([text for text in texts if isinstance(text, str)]))
@@ -214,37 +286,40 @@ class GenerationRun:
             max_tokens=conversation.max_tokens,
             sampling=recipe.sampling,
             attempt=conversation.attempt,
+            logprobs=self.manifest.generation.token_logprobs,
         )
         pool.submit(answer.response_id, msgspec.msgpack.encode(item), conversation.weight)
 
-    async def _took(self, pool: Pool, outcome: Done | Failed, draining: bool) -> None:
+    def _took(self, outcome: Done | Failed, draining: bool) -> None:
         conversation = self._open.pop(outcome.item_id)
         if isinstance(outcome, Failed):
             self.log.event("item_failed", f"{outcome.item_id}: {outcome.error}")
-            self._reject(conversation, "engine_crashed" if outcome.set_aside else "engine_error", outcome.device)
+            reason = "engine_crashed" if outcome.set_aside else "engine_error"
+            self._reject(conversation, reason, outcome.device, failed=True)
             return
         result = msgspec.msgpack.decode(outcome.payload, type=GenerateResult)
-        recipe = self._recipe(conversation)
-        room = self.manifest.target.max_model_len - len(conversation.prompt_token_ids)
+        examined = self.examiner.examine(conversation, self._recipe(conversation), result)
+        room = self.manifest.target.max_model_len - len(conversation.prompt_token_ids) // 4
         verdict = judge(
-            result.finish_reason, result.text, recipe.truncated, conversation.attempt, conversation.max_tokens, room
-        )
+            result.finish_reason, examined.notes, self.policies[conversation.category], conversation.attempt,
+            conversation.max_tokens, room,
+        )  # fmt: skip
         if verdict.state == "rejected":
-            self._reject(conversation, verdict.reason or "rejected", outcome.device, result)
+            self._reject(conversation, verdict.reason or "rejected", outcome.device, result, examined)
             return
-        self._buffer.append(self._attempt(conversation, verdict.state, verdict.reason, outcome.device, result))
-        self.progress.tokens += len(result.token_ids)
+        self._keep(conversation, verdict.state, verdict.reason, outcome.device, result, examined)
+        tokens = len(result.token_ids) // 4
         if verdict.retry_max_tokens is not None:
+            self.tally.spend(tokens)
             conversation.attempt, conversation.max_tokens = 1, verdict.retry_max_tokens
             if not draining:
-                self._queue(pool, conversation)
+                self._again.append(conversation)
             return
-        self.progress.accepted += 1
-        conversation.said.append(result.text)
-        conversation.answers.popleft()
+        self.tally.accept(conversation.category, tokens, result.finish_reason == FINISHED_BY_LENGTH)
+        conversation.accepted(result.text, result.token_ids)
         if conversation.answers and not draining:
-            conversation.weight += 1e9  # a conversation that has begun goes first: its prefix is warm
-            await self._submit(pool, [conversation])
+            conversation.weight = abs(conversation.weight) + 1  # one that has begun goes first: its prefix is warm
+            self._next_turns.append(conversation)
 
     def _reject(
         self,
@@ -252,93 +327,73 @@ class GenerationRun:
         reason: str,
         device: Device | None = None,
         result: GenerateResult | None = None,
+        examined: Examined | None = None,
+        failed: bool = False,
     ) -> None:
         """The current turn gets its reason, and so do the turns that can no longer be asked: all in one shard."""
-        self._buffer.append(self._attempt(conversation, "rejected", reason, device, result))
-        self._reasons[reason] += 1
-        self.progress.rejected += 1
-        self.progress.tokens += len(result.token_ids) if result else 0
+        category = conversation.category
+        self._keep(conversation, "rejected", reason, device, result, examined)
+        self.tally.reject(category, reason, len(result.token_ids) // 4 if result else 0, failed)
         conversation.answers.popleft()
-        conversation.prompt_token_ids = []
+        conversation.prompt_token_ids, conversation.extends_turn, conversation.queued_at = b"", None, None
         while conversation.answers:
-            self._buffer.append(self._attempt(conversation, "rejected", "earlier_turn_rejected", None, None))
-            self.progress.rejected += 1
+            self._keep(conversation, "rejected", EARLIER_TURN_REJECTED, None, None, None)
+            self.tally.reject(category, EARLIER_TURN_REJECTED, 0, failed=False)
             conversation.answers.popleft()
 
-    def _attempt(
+    def _keep(
         self,
         conversation: Conversation,
         state: str,
         reason: str | None,
         device: Device | None,
         result: GenerateResult | None,
-    ) -> Attempt:
+        examined: Examined | None,
+    ) -> None:
         answer = conversation.answers[0]
-        return Attempt(
-            response_id=answer.response_id,
-            prompt_id=answer.prompt_id,
-            recipe_id=answer.recipe_id,
-            replica=answer.replica,
-            turn=answer.turn,
-            attempt=conversation.attempt,
-            state=state,
-            reason=reason,
-            prompt_token_ids=conversation.prompt_token_ids,
-            token_ids=result.token_ids if result else [],
-            text=result.text if result else "",
-            finish_reason=result.finish_reason if result else None,
-            stop_reason=result.stop_reason if result else None,
-            seed=result.seed if result else None,
-            engine=result.engine if result else None,
-            device=device.label if device else None,
-            queued_at=conversation.queued_at or None,
-            started_at=result.started_at if result else None,
-            first_token_at=result.first_token_at if result else None,
-            ended_at=result.ended_at if result else time.time(),
-            run_id=self.log.run_id,
+        self.attempts.add(
+            Attempt(
+                response_id=answer.response_id,
+                prompt_id=answer.prompt_id,
+                recipe_id=answer.recipe_id,
+                replica=answer.replica,
+                turn=answer.turn,
+                attempt=conversation.attempt,
+                state=state,
+                reason=reason,
+                prompt_token_ids=conversation.prompt_token_ids,
+                token_ids=result.token_ids if result else b"",
+                text=result.text if result else "",
+                finish_reason=result.finish_reason if result else None,
+                stop_reason=result.stop_reason if result else None,
+                seed=result.seed if result else None,
+                engine=result.engine if result else None,
+                device=device.label if device else None,
+                queued_at=conversation.queued_at,
+                started_at=result.started_at if result else None,
+                first_token_at=result.first_token_at if result else None,
+                ended_at=result.ended_at if result else time.time(),
+                run_id=self.log.run_id,
+                notes=examined.notes if examined else (),
+                reasoning_tokens=examined.reasoning_tokens if examined else None,
+                extends_turn=conversation.extends_turn,
+                token_logprobs=result.logprobs if result else None,
+            )
         )
 
-    async def _flush(self) -> None:
-        self._flushed = time.monotonic()
-        if not self._buffer:
+    def _tell(self, pool: Pool, feed: Feed, report: Callable[[Progress], None], now: bool = False) -> None:
+        """Show where the run is, here and, now and then, to other shells."""
+        moment_s = time.monotonic()
+        if not now and moment_s - self._told_s < REPORT_EVERY_S:
             return
-        attempts, self._buffer = self._buffer, []
-        path = self.ledger.workspace.responses / f"{self.log.run_id}-{self._shard:05d}.parquet"
-        self._shard += 1
-        await asyncio.to_thread(write_responses, path, attempts)
-        await asyncio.wrap_future(self.ledger.submit(lambda c: ingest.ingest_response_shard(c, path)))
-
-    def _event(self, device: Device, data: bytes, report: Callable[[Progress], None]) -> None:
-        event = decode_event(data)
-        if isinstance(event, EngineReady):
-            self._engines[device.label] = event.engine
-            message = f"{device.label}: {event.engine}, takes {event.capacity} at once, runs {event.max_num_seqs}"
-            self.log.event("engine_ready", message)
-        elif isinstance(event, EngineSample):
-            self.progress.engines[device.label] = event
-            self.log.sample(self._engines.get(device.label, ""), device.label, msgspec.structs.asdict(event))
-            report(self.progress)
+        self._told_s = moment_s
+        waiting = len(feed) + len(self._next_turns) + len(self._open) - pool.in_flight
+        self.engines.look(dry=not waiting or self.tally.stopping)
+        progress = self.tally.progress(moment_s, time.time(), pool.in_flight, waiting)
+        report(progress)
+        if now or moment_s - self._published_s >= PUBLISH_EVERY_S:
+            self._published_s = moment_s
+            publish_progress(self.log.folder, progress)
 
     def _recipe(self, conversation: Conversation) -> Recipe:
-        return self.plan.recipes[conversation.answers[0].recipe_id]
-
-    def _engine_config(self, device: Device, number: int) -> EngineConfig:
-        """Asked for at every start of a worker: one that is started again must not draw the same numbers again."""
-        engine = self.manifest.engine
-        start = self._starts[device.label]
-        self._starts[device.label] += 1
-        return EngineConfig(
-            model_dir=str(self.target.folder),
-            dtype=self.manifest.target.dtype,
-            max_model_len=self.manifest.target.max_model_len,
-            max_num_seqs=None if engine.max_num_seqs == "auto" else engine.max_num_seqs,
-            max_num_batched_tokens=(None if engine.max_num_batched_tokens == "auto" else engine.max_num_batched_tokens),
-            gpu_memory_utilization=engine.gpu_memory_utilization,
-            kv_cache_dtype=engine.kv_cache_dtype,
-            quantization=engine.quantization,
-            seed=engine.seed + SEEDS_PER_START * start,
-            extra=engine.extra,
-            trust_remote_code=self.manifest.target.trust_remote_code,
-            engine_number=number,
-            device=device.label,
-        )
+        return self.recipes[conversation.answers[0].recipe_id]

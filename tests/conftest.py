@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import settings
 
-from corpus.building import BuildPlan, plan_build, selected_rows
+from corpus.building import BuildPlan, plan_build
 from corpus.errors import RowError
 from corpus.gguf import ensure_converted
 from corpus.ledger.writer import LedgerWriter
@@ -30,7 +30,8 @@ from fleet.devices import Device
 from fleet.interrupt import Interrupt
 from generation.plan import GenerationPlan
 from generation.run import GenerationRun, RunSummary
-from generation.stage import commit_plan, load_conversations, load_plan
+from generation.shares import Shares
+from generation.stage import commit_plan, load_feed, load_plan, load_prompts
 
 settings.register_profile("shared machine", deadline=None)  # a busy core is no failure
 settings.load_profile("shared machine")
@@ -60,6 +61,16 @@ class Words:
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         return [[self.token(word) for word in text.split()] for text in texts]
+
+    @property
+    def tokenizer(self) -> Words:
+        """Of which the markers of reasoning are asked: there are none."""
+        return self
+
+    template = ""
+
+    def get_vocab(self) -> dict[str, int]:
+        return {}
 
     @staticmethod
     def token(word: str) -> int:
@@ -126,27 +137,42 @@ class World:
     def generation(self, manifest: Manifest, plan: BuildPlan, ledger: LedgerWriter, **options: Any) -> GenerationPlan:
         """The generation plan of a committed build, entered."""
         defaults: dict[str, Any] = {"limit": None, "retry_rejected": False}
-        rows = selected_rows(self.workspace, plan)
+        rows = load_prompts(plan, ledger)
         made = load_plan(manifest, self.target(), plan.build_id, rows, ledger, **(defaults | options))
         commit_plan(made, ledger)
         return made
 
     def generate(
-        self, manifest: Manifest, plan: BuildPlan, ledger: LedgerWriter, devices: int = 1, **options: Any
+        self,
+        manifest: Manifest,
+        plan: BuildPlan,
+        ledger: LedgerWriter,
+        devices: int = 1,
+        topped_up: bool = False,
+        **options: Any,
     ) -> RunSummary | None:
         """Answer a committed build with the fake engine in real worker processes."""
         made = self.generation(manifest, plan, ledger, **options)
-        if not made.conversations:
+        shares = Shares(manifest, self.target(), plan, made, ledger)
+        feed = load_feed(made, load_prompts(plan, ledger), plan, ledger)
+        if topped_up and not len(feed) and (more := shares.top_up()) is not None:
+            feed.add(more)
+        if not len(feed):
             return None
-        conversations = load_conversations(made, selected_rows(self.workspace, plan), ledger)
         log = RunLog(ledger, "generate", plan.build_id)
-        run = GenerationRun(
-            made, manifest, self.target(), cast(Any, self.words), ledger, log, factory="generation.fake:create"
-        )
+        run = self.run(made, manifest, ledger, log)
         chosen = [Device("cpu", number) for number in range(devices)]
-        summary = asyncio.run(run.run(conversations, chosen, Interrupt(), lambda progress: None))
+        top_up = shares.top_up if topped_up else None
+        summary = asyncio.run(run.run(feed, chosen, Interrupt(), lambda progress: None, top_up))
         log.finish("done")
         return summary
+
+    def run(self, made: GenerationPlan, manifest: Manifest, ledger: LedgerWriter, log: RunLog) -> GenerationRun:
+        """A run with the fake engine."""
+        return GenerationRun(
+            made.build_id, made.recipes, made.policies, manifest, self.target(), cast(Any, self.words), ledger, log,
+            factory="generation.fake:create",
+        )  # fmt: skip
 
     def tiny_model(self, name: str = "model") -> Path:
         """A folder that looks like a model to everything before the engine."""

@@ -95,7 +95,7 @@ def plan_training(
         FROM build_responses b JOIN accepted_responses r USING (response_id)
         JOIN recipes rc ON rc.recipe_id = b.recipe_id
         LEFT JOIN one USING (response_id)
-        WHERE b.build_id = ?
+        WHERE b.build_id = ? AND b.left_out IS NULL
         ORDER BY (row_number() OVER (PARTITION BY b.category, b.holdout ORDER BY b.response_id) - 0.5)
                  / count(*) OVER (PARTITION BY b.category, b.holdout), b.category, b.response_id
         """,

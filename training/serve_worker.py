@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from fleet.devices import kind_of
 from fleet.worker import BrokenError
 from training.serve_messages import (
     Counters,
@@ -113,7 +114,7 @@ def engine_arguments(config: ServeConfig, model_configs: Iterable[dict[str, Any]
 
     The engine gets room for drafts above the longest row, as far as the models' positions go.
     """
-    kind = config.device.partition(":")[0]
+    kind = kind_of(config.device)
     configs = list(model_configs)
     longest = config.max_model_len + room_for_drafts(config.num_speculative_tokens)
     for model_config in configs:

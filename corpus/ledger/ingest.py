@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import json
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,17 +98,20 @@ def ingest_build(connection: Connection, workspace: Workspace, build_id: str) ->
                    count(*) OVER (PARTITION BY category, source, holdout) AS there
             FROM read_parquet(?)
         ),
-        taken AS (
+        rounds AS (
             SELECT category, source, holdout, prefix, round, {_lifted(connection, rounds, "available")}
             FROM read_parquet(?)
         ),
         chosen AS (
-            SELECT p.prompt_id, p.category, p.source, p.holdout, t.round, coalesce(t.available, p.there) AS n,
+            SELECT p.prompt_id, p.category, p.source, p.holdout, p.source_rank, coalesce(t.available, p.there) AS n,
                    unnest(range((t.prefix - p.source_rank + n - 1) // n)) AS replica
-            FROM ordered p JOIN taken t USING (category, source, holdout) WHERE p.source_rank < t.prefix
+            FROM ordered p JOIN rounds t USING (category, source, holdout)
+            WHERE p.source_rank < t.prefix AND t.round = (SELECT max(round) FROM rounds)
         )
-        SELECT ?, prompt_id, replica, category, source, holdout, min(round) FROM chosen
-        GROUP BY prompt_id, replica, category, source, holdout
+        SELECT ?, c.prompt_id, c.replica, c.category, c.source, c.holdout, min(t.round)
+        FROM chosen c JOIN rounds t USING (category, source, holdout)
+        WHERE c.source_rank + c.replica * c.n < t.prefix
+        GROUP BY c.prompt_id, c.replica, c.category, c.source, c.holdout
         """,
         [candidates, rounds, build_id],
     )
@@ -151,10 +155,11 @@ def ingest_response_plan(connection: Connection, workspace: Workspace, build_id:
             },
         )
     connection.execute("DELETE FROM build_responses WHERE build_id = ?", [build_id])
+    wanted = _literal(folder / "responses.parquet")
     connection.execute(
         "INSERT INTO build_responses SELECT ?, response_id, prompt_id, recipe_id, replica, turn, category, source, "
-        "holdout FROM read_parquet(?)",
-        [build_id, _literal(folder / "responses.parquet")],
+        f"holdout, {_lifted(connection, wanted, 'left_out')} FROM read_parquet(?)",
+        [build_id, wanted],
     )
 
 
@@ -165,13 +170,14 @@ def ingest_response_shard(connection: Connection, path: Path) -> int:
     shard and row are the first, whichever file comes in first.
     """
     connection.execute("DELETE FROM responses WHERE shard = ?", [path.name])
+    lifted = _lifted(connection, _literal(path), "notes", "reasoning_tokens", "extends_turn")
     connection.execute(
-        """
+        f"""
         INSERT INTO responses
         SELECT response_id, prompt_id, recipe_id, replica, turn, attempt, state, reason,
                finish_reason, stop_reason, len(prompt_token_ids), len(token_ids), seed, engine, device,
                to_timestamp(queued_at), to_timestamp(started_at), to_timestamp(first_token_at), to_timestamp(ended_at),
-               run_id, ?, file_row_number
+               run_id, ?, file_row_number, {lifted}
         FROM read_parquet(?, file_row_number = true) ORDER BY file_row_number
         """,
         [path.name, _literal(path)],
@@ -310,19 +316,33 @@ def ingest_run(connection: Connection, workspace: Workspace, run_id: str) -> Non
         {"run_id": run_id},
         {key: body[key] for key in ("command", "build_id", "outcome")} | times,
     )
-    for table, columns in (
-        ("events", "to_timestamp(happened_at), kind, message"),
-        (
-            "engine_samples",
-            "engine, device, to_timestamp(sampled_at), running, waiting, tokens_per_s, kv_use",
-        ),
-    ):
+    for table in RUN_TABLES:
         connection.execute(f"DELETE FROM {table} WHERE run_id = ?", [run_id])
         if any(folder.glob(f"{table}-*.parquet")):
-            connection.execute(
-                f"INSERT INTO {table} SELECT ?, {columns} FROM read_parquet(?)",
-                [run_id, f"{_literal(folder)}/{table}-*.parquet"],
-            )
+            _insert_run_rows(connection, table, run_id, f"{_literal(folder)}/{table}-*.parquet")
+
+
+def ingest_run_parts(connection: Connection, paths: Sequence[Path]) -> None:
+    """runs/<run_id>/<table>-<n>.parquet: parts of a run that goes on, which were not entered before."""
+    for path in paths:
+        _insert_run_rows(connection, path.stem.rpartition("-")[0], path.parent.name, _literal(path))
+
+
+RUN_TABLES = {
+    "events": ("to_timestamp(happened_at), kind, message", ()),
+    "engine_samples": (
+        "engine, device, to_timestamp(sampled_at), running, waiting, tokens_per_s, kv_use",
+        ("prefix_hits",),
+    ),
+}
+"""Of each table of a run the columns of its files, and those that an older draftmill did not write."""
+
+
+def _insert_run_rows(connection: Connection, table: str, run_id: str, files: str) -> None:
+    columns, newer = RUN_TABLES[table]
+    # parts of one run are of one draftmill, but a rebuild may read any
+    lifted = f", {_lifted(connection, files, *newer)}" if newer else ""
+    connection.execute(f"INSERT INTO {table} SELECT ?, {columns}{lifted} FROM read_parquet(?)", [run_id, files])
 
 
 def _formats(pool: dict[str, Any]) -> str | None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import glob
 import re
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from corpus.errors import UserError
@@ -131,10 +133,22 @@ class LedgerReader:
 
     def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Rows of a SELECT."""
+        with self._explained():
+            return list(self._connection.execute(sql, list(values)).fetchall())
+
+    def frame(self, sql: str, *values: Any) -> pl.DataFrame:
+        """The same as a frame."""
+        import polars as pl
+
+        with self._explained():
+            return pl.DataFrame(self._connection.sql(sql, params=list(values)).to_arrow_table())
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
         import duckdb
 
         try:
-            return list(self._connection.execute(sql, list(values)).fetchall())
+            yield
         except duckdb.Error as error:
             self._connection.close()
             raise _unreadable(self.workspace, error) from error

@@ -60,9 +60,31 @@ def adopt(ledger: LedgerWriter) -> int:
         name = path.parent.name
         if name not in imports:
             adopted += _enter(ledger, path, lambda c, n=name: ingest.enter_import(c, workspace, n))  # type: ignore[misc]
+    _end_killed_runs(ledger)
     if adopted:
         log.info("adopted %d finished files that an earlier run did not enter in the ledger", adopted)
     return adopted
+
+
+def _end_killed_runs(ledger: LedgerWriter) -> None:
+    """Runs that never said how they ended were killed: nobody else writes here now. What they noted is entered."""
+    known = dict(ledger.rows("SELECT run_id, outcome FROM runs"))
+    there = {path.parent.name for path in ledger.workspace.root.glob("runs/*/run.json")}
+    open_runs = {run_id for run_id, outcome in known.items() if outcome is None}
+    for run_id in sorted(open_runs | (there - known.keys())):  # a run may be killed before it is entered
+        path = ledger.workspace.run(run_id) / "run.json"
+        try:
+            body = json.loads(path.read_text(encoding="utf-8"))
+            if body["outcome"] is None:
+                write_text(path, json.dumps(body | {"outcome": "killed"}, indent=1, sort_keys=True))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            if run_id not in known:
+                _move_aside(path, first_line(error))
+                continue
+            log.warning("%s cannot be read (%s); what that run noted is lost", path, first_line(error))
+            ledger.call(lambda c, r=run_id: c.execute("UPDATE runs SET outcome = 'killed' WHERE run_id = ?", [r]))  # type: ignore[misc]
+            continue
+        _enter(ledger, path, lambda c, r=run_id: ingest.ingest_run(c, ledger.workspace, r))  # type: ignore[misc]
 
 
 def _named_responses(ledger: LedgerWriter) -> set[str]:

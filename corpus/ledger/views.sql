@@ -28,11 +28,11 @@ WITH trained AS (
     FROM build_responses b JOIN responses r USING (response_id) WHERE NOT b.holdout AND r.response_tokens > 0 GROUP BY ALL
     UNION ALL
     SELECT b.build_id, 'accepted', b.category, b.source, count(*), count(DISTINCT b.prompt_id), sum(r.prompt_tokens), sum(r.response_tokens)
-    FROM build_responses b JOIN accepted_responses r USING (response_id) WHERE NOT b.holdout GROUP BY ALL
+    FROM build_responses b JOIN accepted_responses r USING (response_id) WHERE NOT b.holdout AND b.left_out IS NULL GROUP BY ALL
     UNION ALL
     SELECT b.build_id, 'captured', b.category, b.source, count(*), count(DISTINCT b.prompt_id), sum(r.prompt_tokens), sum(r.response_tokens)
     FROM build_responses b JOIN accepted_responses r USING (response_id) JOIN captured USING (response_id)
-    WHERE NOT b.holdout GROUP BY ALL
+    WHERE NOT b.holdout AND b.left_out IS NULL GROUP BY ALL
     UNION ALL
     SELECT b.build_id, 'trained', b.category, b.source, count(*), count(DISTINCT b.prompt_id), sum(r.prompt_tokens), sum(r.response_tokens)
     FROM build_responses b JOIN accepted_responses r USING (response_id)
@@ -85,7 +85,7 @@ COMMENT ON VIEW prompt_sources IS 'Every source row that holds a candidate promp
 CREATE OR REPLACE VIEW provenance AS
 WITH best AS (
     SELECT * FROM responses
-    QUALIFY row_number() OVER (PARTITION BY response_id ORDER BY state = 'accepted' DESC, attempt DESC, shard, shard_row) = 1
+    QUALIFY row_number() OVER (PARTITION BY response_id ORDER BY state = 'accepted' DESC, shard DESC, shard_row DESC) = 1
 ), kept AS (
     SELECT candidates_id, prompt_id, source, pool_id, file, row_index, upstream_id FROM prompts
 ), hidden AS (
@@ -96,11 +96,13 @@ SELECT br.build_id, br.response_id, br.prompt_id, br.replica, br.turn, br.catego
        p.dataset, p.revision, p.config, p.split,
        CASE WHEN a.import_id = br.build_id THEN a.row_index ELSE k.row_index END AS row_index,
        CASE WHEN a.import_id = br.build_id THEN a.upstream_id ELSE k.upstream_id END AS upstream_id, coalesce(s.license, p.license) AS license,
-       br.recipe_id, rc.model, rc.thinking, coalesce(r.state, 'unfinished') AS state, r.reason, r.finish_reason,
+       br.recipe_id, rc.model, rc.thinking, CASE WHEN r.state = 'accepted' AND br.left_out IS NOT NULL THEN 'left_out' ELSE coalesce(r.state, 'unfinished') END AS state,
+       coalesce(br.left_out, r.reason) AS reason, r.finish_reason,
        r.prompt_tokens, r.response_tokens, r.seed, r.attempt, r.engine, r.device, r.started_at, r.ended_at,
        r.shard, r.shard_row, h.shard AS hidden_shard, h.shard_row AS hidden_row,
        CASE WHEN a.import_id = br.build_id THEN a.file ELSE k.file END AS file, br.holdout, h.capture_id,
-       i.name AS imported_from, a.file AS imported_file, a.row_index AS imported_row
+       i.name AS imported_from, a.file AS imported_file, a.row_index AS imported_row,
+       r.notes, r.reasoning_tokens, r.stop_reason, r.first_token_at, r.queued_at
 FROM build_responses br
 JOIN builds b USING (build_id)
 LEFT JOIN kept k ON k.candidates_id = b.candidates_id AND k.prompt_id = br.prompt_id
@@ -115,15 +117,15 @@ COMMENT ON VIEW provenance IS 'One row per build and response: from the source r
 
 CREATE OR REPLACE VIEW unfinished AS
 SELECT br.build_id, br.prompt_id, br.replica, br.turn, br.category,
-       coalesce(max_by(r.reason, r.attempt), 'not answered yet') AS why
+       coalesce(br.left_out, max_by(r.reason, (r.shard, r.shard_row)), 'not answered yet') AS why
 FROM build_responses br
 LEFT JOIN responses r USING (response_id)
-GROUP BY br.build_id, br.prompt_id, br.replica, br.turn, br.category, br.response_id
-HAVING count(*) FILTER (r.state = 'accepted') = 0;
+GROUP BY br.build_id, br.prompt_id, br.replica, br.turn, br.category, br.response_id, br.left_out
+HAVING br.left_out IS NOT NULL OR count(*) FILTER (r.state = 'accepted') = 0;
 COMMENT ON VIEW unfinished IS 'Answers that a build wants and does not have, and why';
 
 CREATE OR REPLACE VIEW throughput AS
-SELECT run_id, engine, device, sampled_at, running, waiting, tokens_per_s, kv_use FROM engine_samples;
+SELECT run_id, engine, device, sampled_at, running, waiting, tokens_per_s, kv_use, prefix_hits FROM engine_samples;
 COMMENT ON VIEW throughput IS 'Samples of each engine over a run, every few seconds; device is what responses.device says';
 
 CREATE OR REPLACE VIEW acceptance_by_category AS

@@ -1,9 +1,10 @@
-"""The commands that only look: sql, status, schema."""
+"""The commands that only look: sql, status, verify, schema."""
 
 from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,8 @@ from typing import Annotated
 import typer
 
 from draftmill.commands.options import DEFAULT_WORKSPACE, WorkspacePath
+
+EXIT_BREACH = 3
 
 
 class Format(StrEnum):
@@ -26,6 +29,7 @@ def register(app: typer.Typer) -> None:
     """Put these commands into the app."""
     app.command("sql")(sql)
     app.command("status")(status)
+    app.command("verify")(verify)
     app.command("schema")(schema)
 
 
@@ -62,13 +66,76 @@ def _form_of(out: Path | None) -> Format:
     return Format(suffix) if suffix in {form.value for form in Format} else Format.table
 
 
-def status(workspace: WorkspacePath = DEFAULT_WORKSPACE) -> None:
-    """What the workspace holds and how far each build is, from the published ledger."""
+def status(
+    workspace: WorkspacePath = DEFAULT_WORKSPACE,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the run that goes on here, until it ends. It is not disturbed.")
+    ] = False,
+    every: Annotated[
+        float | None,
+        typer.Option(
+            "--every",
+            metavar="SECONDS",
+            min=0.1,
+            help="With --watch: seconds between two looks. Default: 2 on a terminal, 60 between two lines elsewhere.",
+        ),
+    ] = None,
+) -> None:
+    """What the workspace holds and how far each build is, from the published ledger, and what runs there now.
+
+    --watch may be ended with Ctrl-C at any time, and ends itself with the run, saying how that ended.
+    """
+    from corpus.errors import UserError
     from corpus.workspace import Workspace
+
+    if every is not None and not watch:
+        raise UserError("status: --every is how often --watch looks; add --watch.")
+    if watch:
+        from draftmill.watching import watch as follow
+
+        with suppress(KeyboardInterrupt):
+            follow(Workspace(workspace), every)
+        return
     from draftmill.status import status_lines
 
     for line in status_lines(Workspace(workspace)):
         typer.echo(line)
+
+
+def verify(
+    named: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MANIFEST|BUILD",
+            help="Verify one build: its manifest, id (6 digits are enough) or name; an import likewise. Default: all.",
+        ),
+    ] = None,
+    workspace: WorkspacePath = DEFAULT_WORKSPACE,
+    all_prompts: Annotated[
+        bool, typer.Option("--all", help="Make the id of every selected prompt again, not of 1,000 a build.")
+    ] = False,
+    fast: Annotated[
+        bool,
+        typer.Option("--fast", help="Take a file's size for its checksum: terabytes of states take hours to read."),
+    ] = False,
+) -> None:
+    """Prove the accounts: every selected answer is accepted, rejected with its reason, or unfinished, exactly once.
+
+    And every shard has its checksum and rows, every id is the digest of what it names and leads somewhere. Looks at the
+    published ledger and its files, also while a run is writing. Exits 3 where a check is breached.
+    """
+    from corpus.ledger.verify import verify as prove
+    from corpus.workspace import Workspace
+    from draftmill.terminal import Screen
+    from draftmill.verifying import named_build, proof_lines
+
+    place = Workspace(workspace)
+    with Screen("opening the ledger") as screen:
+        findings = prove(place, named_build(named, place), all_prompts=all_prompts, fast=fast, report=screen.update)
+    for line in proof_lines(findings, place):
+        typer.echo(line)
+    if not all(one.holds for one in findings):
+        raise typer.Exit(EXIT_BREACH)
 
 
 def schema() -> None:

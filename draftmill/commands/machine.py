@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 from draftmill.commands.options import DEFAULT_WORKSPACE, Devices, WorkspacePath
@@ -12,11 +15,21 @@ def register(app: typer.Typer) -> None:
     app.command("doctor")(doctor)
 
 
-def doctor(workspace: WorkspacePath = DEFAULT_WORKSPACE, devices: Devices = None) -> None:
-    """Check that this machine can run draftmill: packages, devices, memory, disk. Exits 3 if something is missing."""
+def doctor(
+    manifest: Annotated[
+        Path | None,
+        typer.Argument(metavar="MANIFEST", help="Also say what fits of this manifest's target, and where."),
+    ] = None,
+    workspace: WorkspacePath = DEFAULT_WORKSPACE,
+    devices: Devices = None,
+) -> None:
+    """Check that this machine can run draftmill: packages, devices and their links, memory, disk.
+
+    With a manifest, also what its target leaves room for on them. Starts nothing. Exits 3 if something is missing.
+    """
     from draftmill.doctor import examine
 
-    checks = examine(workspace, devices)
+    checks = examine(workspace, devices, manifest)
     for check in checks:
         typer.echo(f"{check.mark:<5}{check.what:<14}{check.found}")
     if any(check.mark == "FAIL" for check in checks):

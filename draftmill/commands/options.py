@@ -30,6 +30,21 @@ Limit = Annotated[
     int | None,
     typer.Option("--limit", metavar="N", min=1, help="Work on at most N rows now, category shares kept."),
 ]
+ForceTensorParallel = Annotated[
+    bool,
+    typer.Option(
+        "--force-tensor-parallel",
+        help="Take the manifest's engine.extra.tensor_parallel_size over GPUs without NVLink too; slower as a rule.",
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Run the workers on this Ray cluster: host:port, ray://host:port, or auto. Needs draftmill[ray].",
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")]
 
 DEFAULT_WORKSPACE = Path("workspace")

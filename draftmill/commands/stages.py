@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from draftmill.commands.options import DEFAULT_WORKSPACE, Devices, DryRun, Limit, ManifestPath, WorkspacePath
+from draftmill.commands.options import (
+    DEFAULT_WORKSPACE,
+    Devices,
+    DryRun,
+    ForceTensorParallel,
+    Limit,
+    ManifestPath,
+    Ray,
+    WorkspacePath,
+)
 
 if TYPE_CHECKING:
     from corpus.building import BuildPlan
@@ -38,6 +47,8 @@ def run(
     serve: Annotated[
         bool, typer.Option("--serve/--no-serve", help="Measure the drafter in vLLM at the end, on held-out prompts.")
     ] = True,
+    force_tensor_parallel: ForceTensorParallel = False,
+    ray: Ray = None,
     dry_run: DryRun = False,
 ) -> None:
     """The whole chain: build, generate, extract, train, export, serve check.
@@ -47,7 +58,7 @@ def run(
     """
     from draftmill import pipeline
 
-    session = _session(manifest, workspace, devices, limit)
+    session = _session(manifest, workspace, devices, limit, force_tensor_parallel, ray)
     if dry_run:
         reader = pipeline.reader(session)
         plan = pipeline.build_plan(session, reader)
@@ -80,6 +91,8 @@ def generate(
     retry_rejected: Annotated[
         bool, typer.Option("--retry-rejected", help="Ask again where an engine's failure rejected the answer.")
     ] = False,
+    force_tensor_parallel: ForceTensorParallel = False,
+    ray: Ray = None,
     dry_run: DryRun = False,
 ) -> None:
     """Have the target answer every selected prompt: one engine a device, all devices at once.
@@ -88,7 +101,7 @@ def generate(
     """
     from draftmill import pipeline
 
-    session = _session(manifest, workspace, devices, limit)
+    session = _session(manifest, workspace, devices, limit, force_tensor_parallel, ray)
     if dry_run:
         reader = pipeline.reader(session)
         plan = pipeline.generation_plan(session, reader, pipeline.build_plan(session, reader), retry_rejected)
@@ -102,12 +115,13 @@ def extract(
     workspace: WorkspacePath = DEFAULT_WORKSPACE,
     devices: Devices = None,
     limit: Limit = None,
+    ray: Ray = None,
     dry_run: DryRun = False,
 ) -> None:
     """Capture the target's hidden states of every accepted answer, into safetensors shards."""
     from draftmill import pipeline
 
-    session = _session(manifest, workspace, devices, limit)
+    session = _session(manifest, workspace, devices, limit, ray=ray)
     if dry_run:
         reader = pipeline.reader(session)
         _print(pipeline.extraction_plan(session, reader, pipeline.build_plan(session, reader)).lines())
@@ -183,12 +197,19 @@ def serve_check(
     _with_build(session, "serve-check", lambda s, ledger, b: pipeline.serve_stage(s, ledger, b, drafter))
 
 
-def _session(manifest: Path, workspace: Path, devices: str | None = None, limit: int | None = None) -> Session:
+def _session(
+    manifest: Path,
+    workspace: Path,
+    devices: str | None = None,
+    limit: int | None = None,
+    force_tensor_parallel: bool = False,
+    ray: str | None = None,
+) -> Session:
     from corpus.workspace import Workspace
     from draftmill.session import Session
 
-    session = Session(manifest, Workspace(workspace), devices, limit)
-    _ = session.manifest  # a wrong manifest is answered before anything is touched
+    session = Session(manifest, Workspace(workspace), devices, limit, force_tensor_parallel, ray)
+    _ = session.manifest, session.cluster  # what is wrong with either is answered before anything is touched
     return session
 
 

@@ -29,6 +29,7 @@ from corpus.ledger.rebuild import adopt
 from corpus.ledger.writer import open_ledger
 from corpus.responses import Attempt, read_rows_at, write_responses
 from corpus.workspace import Workspace
+from generation.messages import pack_ids
 
 World = Any
 
@@ -235,7 +236,8 @@ def attempts(count: int) -> list[Attempt]:
         Attempt(
             response_id=f"r{i}", prompt_id="p", recipe_id="r", replica=0, turn=0, attempt=0, state="accepted",
             reason=None,
-            prompt_token_ids=list(os.urandom(200)), token_ids=list(os.urandom(200)), text=os.urandom(400).hex(),
+            prompt_token_ids=pack_ids(os.urandom(200)), token_ids=pack_ids(os.urandom(200)),
+            text=os.urandom(400).hex(),
             finish_reason="stop", stop_reason=None, seed=1, engine="e", device="d", queued_at=None, started_at=None,
             first_token_at=None, ended_at=None, run_id="run",
         )

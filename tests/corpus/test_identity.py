@@ -77,6 +77,20 @@ def recipe(
     return identity.recipe_id(body)
 
 
+def family(
+    sampling: Body | None = None,
+    max_tokens: int = 9,
+    thinking: bool = False,
+    target: Body | None = None,
+    **changes: Any,
+) -> str:
+    return identity.family_id(
+        identity.recipe_body(
+            manifest(**changes), {**TARGET, **(target or {})}, Sampling(**(sampling or {})), max_tokens, thinking
+        )
+    )
+
+
 def response(prompt: str = "p", recipe: str = "r", replica: int = 0, turn: int = 0) -> str:
     return identity.response_id(prompt, recipe, replica, turn)
 
@@ -146,6 +160,7 @@ PAIRS = {
         ),
         {
             "tolerance": {"mix__tolerance": 5.0},
+            "reserve": {"mix__reserve": 3.0},
             "a learning rate": {"training__learning_rate": 0.1},
             "a recipe": {"generation__max_tokens": 3},
         },
@@ -168,8 +183,21 @@ PAIRS = {
             "gpu_memory_utilization": {"engine__gpu_memory_utilization": 0.5},
             "seed": {"engine__seed": 5, "seed": 6},
             "truncated": {"generation__truncated": "drop"},
+            "extra.tensor_parallel_size": {"engine__extra": {"tensor_parallel_size": 2}},
+            "reject": {"generation__reject": ["no_answer"]},
+            "token_logprobs": {"generation__token_logprobs": True},
+            "reuse": {"generation__reuse": "finished"},
             "a mix": {"mix__total": 3},
         },
+    ),
+    "family": Pair(
+        family,
+        (
+            {"sampling": {"temperature": 0.5}}, {"thinking": True}, {"target": {"revision": "r2"}},
+            {"target__max_model_len": 99}, {"target__dtype": "float32"}, {"target__trust_remote_code": True},
+            {"engine__kv_cache_dtype": "fp8"}, {"engine__extra": {"a": 1}},
+        ),
+        {"max_tokens": {"max_tokens": 10}, "a policy": {"generation__truncated": "drop"}},
     ),
     "response": Pair(response, ({"prompt": "q"}, {"recipe": "s"}, {"replica": 1}, {"turn": 1}), {}),
     "capture": Pair(
@@ -224,6 +252,14 @@ def test_the_order_of_pools_does_not_matter() -> None:
 def test_ids_of_different_kinds_never_meet() -> None:
     assert len({digest(kind, {"a": 1}) for kind in ("prompt", "recipe", "build")}) == 3
     assert digest("prompt", {"a": 1}) != digest("prompt", {"a": 1}, version=2)
+
+
+hex_ids = st.text("0123456789abcdef", min_size=1, max_size=32)
+
+
+@given(st.lists(st.tuples(hex_ids, hex_ids, st.integers(0, 2**31), st.integers(0, 2**31)), max_size=9))
+def test_many_response_ids_are_those_of_each(answers: list[tuple[str, str, int, int]]) -> None:
+    assert identity.response_ids(answers) == [identity.response_id(*answer) for answer in answers]
 
 
 def test_golden_ids() -> None:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from corpus import import_files
-from corpus.building import commit_build, selected_rows
+from corpus.building import commit_build
 from corpus.errors import UserError
 from corpus.identity import response_id
 from corpus.import_source import ImportOptions
@@ -28,7 +28,7 @@ from corpus.responses import read_rows_at
 from corpus.sources import FileDigests
 from corpus.target import Renderer, ResolvedTarget, resolve_target
 from generation.plan import GenerationPlan
-from generation.stage import commit_plan, load_plan
+from generation.stage import commit_plan, load_plan, load_prompts
 
 World = Any
 
@@ -483,7 +483,7 @@ def planned(world: World, target: ResolvedTarget, **generation: Any) -> Generati
     with open_ledger(world.workspace, "generate") as ledger:
         build = world.plan(manifest)
         commit_build(build, world.workspace, ledger)
-        rows = selected_rows(world.workspace, build)
+        rows = load_prompts(build, ledger)
         plan = load_plan(manifest, target, build.build_id, rows, ledger, limit=None, retry_rejected=False)
         commit_plan(plan, ledger)
     return plan
@@ -536,9 +536,11 @@ def test_held_out_prompts_are_always_generated(world: World) -> None:
     world.jsonl("team.jsonl", [row(str(i), [(f"question {i}", "yes")]) for i in range(60)])
     recipe = bring_in(world, tokenizer="model")
     plan = planned(world, target, imported=["team"], mix={"total": 20, "holdout": 0.3})
-    assert {answer.holdout for answer in plan.wanted} == {True, False}
-    assert all((answer.recipe_id == recipe) != answer.holdout for answer in plan.wanted)
-    assert plan.to_make == sum(answer.holdout for answer in plan.wanted)
+    held = plan.answers["holdout"].to_list()
+    assert set(held) == {True, False}
+    assert [recipe_id != recipe for recipe_id in plan.answers["recipe_id"]] == held
+    assert plan.to_make == sum(held)
+    assert plan.left["holdout"].all()
 
 
 @pytest.mark.parametrize(

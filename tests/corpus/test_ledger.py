@@ -19,6 +19,7 @@ from corpus.ledger.query import LedgerReader, query
 from corpus.ledger.rebuild import adopt, rebuild_workspace
 from corpus.ledger.writer import migrate, migrations, open_ledger
 from corpus.responses import Attempt, read_rows_at, write_responses
+from generation.messages import pack_ids
 
 World = Any
 
@@ -48,9 +49,9 @@ TABLES = (
 def attempt(response_id: str, **changes: Any) -> Attempt:
     values: dict[str, Any] = {
         "response_id": response_id, "prompt_id": "p", "recipe_id": "r", "replica": 0, "turn": 0, "attempt": 0,
-        "state": "accepted", "reason": None, "prompt_token_ids": [1, 2], "token_ids": [3], "text": "x",
-        "finish_reason": "stop", "stop_reason": None, "seed": 1, "engine": "e", "device": "cpu:0", "queued_at": 1.0,
-        "started_at": 2.0, "first_token_at": 3.0, "ended_at": 4.0, "run_id": "run",
+        "state": "accepted", "reason": None, "prompt_token_ids": pack_ids([1, 2]), "token_ids": pack_ids([3]),
+        "text": "x", "finish_reason": "stop", "stop_reason": None, "seed": 1, "engine": "e", "device": "cpu:0",
+        "queued_at": 1.0, "started_at": 2.0, "first_token_at": 3.0, "ended_at": 4.0, "run_id": "run",
     }  # fmt: skip
     return Attempt(**{**values, **changes})
 

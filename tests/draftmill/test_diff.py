@@ -1,10 +1,14 @@
-"""The difference of two builds: its sums hold in every group, and it is what `generate` would then find to do."""
+"""The difference of two builds: its sums hold in every group, and it is what `generate` would then find to do.
+
+What becomes of answers is held to tests/generation/plain_plan.py: diff and generation share the code for it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +17,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corpus.building import commit_build, selected_rows
+from corpus.building import commit_build, selected_rows, taken_groups
 from corpus.errors import UserError
 from corpus.ledger.query import query
 from corpus.ledger.writer import LedgerWriter, open_ledger
 from corpus.manifest import Manifest
 from corpus.manifest_file import parse_manifest
+from corpus.records import decode_prompt
 from corpus.reuse import ImportedConversation
 from draftmill.app import run_app
 from draftmill.changes import SourceRead, depth_changes, manifest_changes, recipe_changes
-from draftmill.differing import ANSWER, LABELS, ROW, DiffPlan, Rate, plan_diff, wanted_answers
+from draftmill.differing import DiffPlan, Rate, plan_diff
 from draftmill.session import Session
-from draftmill.taken import light_rows, taken_by_files, taken_by_plan
-from generation.plan import GenerationPlan, Recipe, make_recipe, plan_generation
+from draftmill.taken import light_rows, taken_by_files
+from generation.plan import (
+    LABELS,
+    ROW,
+    Recipe,
+    judged_answers,
+    make_recipe,
+    plan_generation,
+    policy_of,
+    wanted_answers,
+)
 from tests.draftmill import imports
+from tests.generation.plain_plan import Ended, Wanted, done_frame, plain_plan
 
 TARGET = {"model": "m", "revision": "r", "tokenizer": "t", "template": "p"}
 CATEGORIES = ("coding", "math")
 PROMPTS = {
     "prompt_id": pl.String, "replica": pl.Int32, "category": pl.String, "source": pl.String, "holdout": pl.Boolean,
-    "turns": pl.Int32,
+    "turns": pl.Int32, "recorded": pl.Boolean,
 }  # fmt: skip
 MEANS = {"category": pl.String, "recipe_id": pl.String, "answers": pl.Int64, "tokens": pl.Int64}
-ANSWERED = {
-    "prompt_id": pl.String, "recipe_id": pl.String, "replica": pl.Int32, "turn": pl.Int32, "accepted": pl.Boolean
-}  # fmt: skip
 
 
 def manifest(**generation: Any) -> Manifest:
@@ -67,7 +79,7 @@ def prompts(rows: list[tuple[int, int, str, bool]]) -> pl.DataFrame:
     """(number, replica, category, holdout) of each row; a prompt's turns go by its number."""
     return pl.DataFrame(
         [
-            (prompt_id(number), replica, category, f"{category}-{number % 2}", held, turns(number))
+            (prompt_id(number), replica, category, f"{category}-{number % 2}", held, turns(number), number % 5 == 0)
             for number, replica, category, held in rows
         ],
         schema=PROMPTS, orient="row",
@@ -80,67 +92,79 @@ builds = st.lists(
 ).map(prompts)  # fmt: skip
 
 
-def ledger(wanted: pl.DataFrame, states: list[bool | None]) -> pl.DataFrame:
-    """What a ledger has of wanted answers, whose states go around."""
-    rows = [
-        (*key, states[i % len(states)])
-        for i, key in enumerate(wanted.select("prompt_id", "recipe_id", "replica", "turn").iter_rows())
+ends = st.sampled_from(
+    [
+        None, Ended(True), Ended(True, None, "length"), Ended(True, notes=("no_answer",)), Ended(False, "ended_abort"),
+        Ended(False, "truncated"), Ended(False, "earlier_turn_rejected"), Ended(False, "repetition"),
     ]
-    return pl.DataFrame([row for row in rows if row[-1] is not None], schema=ANSWERED, orient="row")
+)  # fmt: skip
+ledgers = st.lists(ends, min_size=1, max_size=7)
+sections = st.sampled_from(
+    [{}, {"truncated": "drop"}, {"by_category": {"math": {"reject": ["no_answer"], "truncated": "drop"}}}]
+)
+
+
+def ledger(new: pl.DataFrame, states: list[Ended | None]) -> dict[str, Ended]:
+    """What a ledger has of wanted answers, whose ends go around."""
+    wanted = plain_plan(manifest(), TARGET, new, {})
+    ended = {one.response_id: states[i % len(states)] for i, one in enumerate(wanted)}
+    return {response_id: end for response_id, end in ended.items() if end is not None}
 
 
 def diff(
-    old: pl.DataFrame, new: pl.DataFrame, states: list[bool | None], means: pl.DataFrame | None = None
-) -> tuple[DiffPlan, GenerationPlan]:
-    """The diff, and generation's own plan of NEW over the same ledger."""
-    of = manifest()
-    wanted = wanted_answers(of, recipes(of), new)
-    answered = ledger(wanted, states)
-    plan = plan_diff(
-        ("a", "b"), old, new, wanted, answered, pl.DataFrame(schema=MEANS) if means is None else means, None
-    )
-    return plan, plan_generation(of, TARGET, "b", new.with_columns(source_rank=0), done_of(new, answered))
+    old: pl.DataFrame,
+    new: pl.DataFrame,
+    states: list[Ended | None],
+    means: pl.DataFrame | None = None,
+    imported: dict[str, list[ImportedConversation]] | None = None,
+    **section: Any,
+) -> tuple[DiffPlan, list[Wanted]]:
+    """The diff, and the plain plan of NEW's answers over the same ledger."""
+    of, done = manifest(**section), ledger(new, states)
+    policies = {category: policy_of(of, category) for category in CATEGORIES}
+    wanted = wanted_answers(of, recipes(of), new, imported)
+    answers = judged_answers(wanted, done_frame(done), policies)
+    plan = plan_diff(("a", "b"), old, new, answers, pl.DataFrame(schema=MEANS) if means is None else means, None)
+    return plan, plain_plan(of, TARGET, new, done, imported=imported)
 
 
-def done_of(new: pl.DataFrame, answered: pl.DataFrame) -> dict[str, str]:
-    """What a ledger has, as plan_generation is given it."""
-    accepted = {tuple(row[:4]): row[4] for row in answered.select(*ANSWER, "accepted").iter_rows()}
-    bare = plan_generation(manifest(), TARGET, "b", new.with_columns(source_rank=0), {})
+def counted(plain: list[Wanted]) -> dict[tuple[Any, ...], tuple[int, int, int, int]]:
+    """(wanted, reused, rejected, to generate) of each group that wants something."""
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for one in plain:
+        groups.setdefault((one.category, one.source, one.holdout), []).append(one.state)
     return {
-        answer.response_id: "accepted" if accepted[key] else "rejected"
-        for answer in bare.wanted
-        if (key := (answer.prompt_id, answer.replica, answer.turn, answer.recipe_id)) in accepted
-    }
+        group: (
+            len(states), states.count("accepted"), states.count("rejected") + states.count("left_out"),
+            states.count("to_make"),
+        )
+        for group, states in groups.items()
+    }  # fmt: skip
 
 
 def sizes(rows: pl.DataFrame) -> dict[tuple[Any, ...], int]:
     return {tuple(row[:3]): row[3] for row in rows.group_by(LABELS).len().iter_rows()}
 
 
-@given(builds, builds, st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=7))
-def test_the_sums_hold_in_every_group_and_generation_finds_the_same(
-    old: pl.DataFrame, new: pl.DataFrame, states: list[bool | None]
+@given(builds, builds, ledgers, sections)
+def test_the_sums_hold_in_every_group_and_the_answers_are_those_of_the_plain_plan(
+    old: pl.DataFrame, new: pl.DataFrame, states: list[Ended | None], section: dict[str, Any]
 ) -> None:
-    plan, generation = diff(old, new, states)
+    plan, plain = diff(old, new, states, **section)
     groups = {(row.category, row.source, row.holdout): row for row in plan.rows}
     assert {key: row.kept + row.added for key, row in groups.items() if row.kept + row.added} == sizes(new)
     assert {key: row.kept + row.removed for key, row in groups.items() if row.kept + row.removed} == sizes(old)
     assert all(row.reused + row.rejected + row.to_generate == row.wanted for row in plan.rows)
-    assert plan.sum("wanted") == len(generation.wanted)
-    assert (plan.sum("reused"), plan.sum("rejected")) == (generation.accepted, generation.rejected)
-    assert plan.sum("to_generate") == generation.to_make
+    assert {
+        key: (row.wanted, row.reused, row.rejected, row.to_generate) for key, row in groups.items() if row.wanted
+    } == counted(plain)
     assert plan.moved == new.join(old, on=ROW).height - sum(row.kept for row in plan.rows)
 
 
-@given(
-    builds,
-    st.dictionaries(st.integers(0, 30), st.integers(1, 3), max_size=20),
-    st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=7),
-)
-def test_imported_answers_count_as_the_generation_plan_has_them(
-    new: pl.DataFrame, rows: dict[int, int], states: list[bool | None]
+@given(builds, st.dictionaries(st.integers(0, 30), st.integers(1, 3), max_size=20), ledgers)
+def test_imported_answers_count_as_the_plain_plan_has_them(
+    new: pl.DataFrame, rows: dict[int, int], states: list[Ended | None]
 ) -> None:
-    of = manifest()
     imported = {
         prompt_id(number): [
             ImportedConversation(
@@ -150,34 +174,37 @@ def test_imported_answers_count_as_the_generation_plan_has_them(
         ]
         for number, count in rows.items()
     }
-    wanted = wanted_answers(of, recipes(of), new, imported)
-    made = wanted.filter(pl.col("imported_from").is_null())
-    answered = ledger(made, states)
-    plan = plan_diff(("a", "b"), new, new, wanted, answered, pl.DataFrame(schema=MEANS), None)
-    generation = plan_generation(
-        of, TARGET, "b", new.with_columns(source_rank=0), done_of(new, answered), None, imported
-    )
-    assert plan.sum("wanted") == len(generation.wanted)
+    plan, plain = diff(new, new, states, imported=imported)
+    groups = {(row.category, row.source, row.holdout): row for row in plan.rows}
+    assert {
+        key: (row.wanted, row.reused, row.rejected, row.to_generate) for key, row in groups.items() if row.wanted
+    } == counted(plain)
+    assert dict(plan.imported) == Counter(one.imported_from for one in plain if one.imported_from)
+
+
+@given(builds, ledgers)
+def test_a_diff_costs_what_generation_plans(new: pl.DataFrame, states: list[Ended | None]) -> None:
+    plan, _ = diff(new, new, states)
+    generation = plan_generation(manifest(), TARGET, "b", new, done_frame(ledger(new, states)))
+    assert plan.sum("wanted") == generation.answers.height
     assert (plan.sum("reused"), plan.sum("rejected")) == (generation.accepted, generation.rejected)
     assert plan.sum("to_generate") == generation.to_make
-    assert dict(plan.imported) == generation.reused
 
 
 @given(builds)
-def test_wanted_answers_are_those_of_the_generation_plan(new: pl.DataFrame) -> None:
+def test_wanted_answers_are_those_of_the_plain_plan(new: pl.DataFrame) -> None:
     of = manifest(by_category={"math": {"thinking_share": 1.0, "max_tokens": 7}})
     wanted = wanted_answers(of, recipes(of), new)
-    plan = plan_generation(of, TARGET, "b", new.with_columns(source_rank=0), {})
-    assert set(wanted.select(ANSWER).iter_rows()) == {
-        (a.prompt_id, a.replica, a.turn, a.recipe_id) for a in plan.wanted
-    }
-    assert wanted.height == len(plan.wanted)
+    columns = ["response_id", "prompt_id", "replica", "turn", "recipe_id", "max_tokens"]
+    assert wanted.select(columns).rows() == [
+        tuple(getattr(one, name) for name in columns) for one in plain_plan(of, TARGET, new, {})
+    ]
     assert set(wanted.filter(pl.col("category") == "math")["max_tokens"]) <= {7}
 
 
 @given(builds)
 def test_a_build_beside_itself_keeps_everything(build: pl.DataFrame) -> None:
-    plan, _ = diff(build, build, [True])
+    plan, _ = diff(build, build, [Ended(True)])
     assert (plan.sum("kept"), plan.sum("added"), plan.sum("removed")) == (build.height, 0, 0)
     assert (plan.sum("to_generate"), plan.sum("expected_tokens"), plan.basis) == (0, 0, "none")
 
@@ -206,7 +233,7 @@ def test_hours_come_from_the_measured_rate() -> None:
 @given(builds, builds)
 def test_a_table_fits_80_columns_and_its_frame_has_one_type_a_column(old: pl.DataFrame, new: pl.DataFrame) -> None:
     many = pl.col("source").str.pad_end(70, "x")
-    plan, _ = diff(old.with_columns(many), new.with_columns(many), [True, None])
+    plan, _ = diff(old.with_columns(many), new.with_columns(many), [Ended(True), None])
     assert all(len(line) <= 80 for line in plan.lines())
     assert plan.frame().height == len(plan.rows)
     assert plan.frame().schema["hours"] == pl.Float64
@@ -440,24 +467,53 @@ def test_an_import_that_a_manifest_cannot_take_stops_a_diff(importing: Any, caps
 def test_light_rows_are_the_selected_rows(world: Any) -> None:
     mix = {"total": 100, "shares": {"coding": 1, "general": 1}, "shortage": "repeat", "holdout": 0.1}
     plan = world.plan(world.manifest(mix=mix))
-    light = light_rows(world.workspace, plan.candidates_id, taken_by_plan(world.workspace, plan))
+    light = light_rows(world.workspace, plan.candidates_id, taken_groups(world.workspace, plan)).drop("recorded")
     whole = selected_rows(world.workspace, plan).select(light.columns)
     assert light.sort(ROW).equals(whole.sort(ROW))
     assert light["replica"].max() > 0
 
 
-def test_later_rounds_are_taken_too(world: Any) -> None:
+def test_light_rows_know_where_the_history_is_recorded(world: Any) -> None:
+    def say(*texts: str) -> list[dict[str, str]]:
+        return [{"role": "user" if i % 2 == 0 else "assistant", "content": text} for i, text in enumerate(texts)]
+
+    quoting = 'why does {"role":"assistant"} and "role":"assistant" stand there?'
+    chats = [say(f"a{i}", "b", f"c{i}") for i in range(5)] + [say(quoting, "b", "c"), say(f"{quoting} alone")]
+    rows = [{"messages": chat} for chat in chats]
+    sources = [
+        {"name": name, "path": world.jsonl(f"{name}.jsonl", rows), "category": name, "history": history}
+        for name, history in (("coding", "recorded"), ("general", "regenerated"))
+    ]
+    mix = {"total": 12, "shares": {"coding": 1, "general": 1}, "shortage": "rescale", "holdout": 0.0}
+    plan = world.plan(world.manifest(sources=sources, mix=mix, dedup={"exact": False}))
+    light = light_rows(world.workspace, plan.candidates_id, taken_groups(world.workspace, plan))
+    whole = selected_rows(world.workspace, plan)
+    recorded = {
+        prompt_id: decode_prompt(messages, None).recorded
+        for prompt_id, messages in whole.select("prompt_id", "messages").iter_rows()
+    }
+    several = light.filter(pl.col("turns") > 1)
+    assert several["recorded"].to_list() == [recorded[one] for one in several["prompt_id"]]
+    assert set(several["recorded"]) == {True, False}
+
+
+def test_the_last_round_is_in_force_whether_it_takes_more_or_less(world: Any) -> None:
     plan = world.plan(world.manifest())
     with open_ledger(world.workspace, "test") as writer:
         commit_build(plan, world.workspace, writer)
     folder = world.workspace.build(plan.build_id)
     first = pl.read_parquet(folder / "rounds" / "0.parquet")
-    assert taken_by_files(folder).sort(LABELS).equals(taken_by_plan(world.workspace, plan).sort(LABELS))
-    later = first.filter(~pl.col("holdout"), pl.col("category") == "coding")
-    later.with_columns(pl.col("prefix") + 2, round=pl.lit(1, pl.Int32)).write_parquet(folder / "rounds" / "1.parquet")
-    taken = taken_by_plan(world.workspace, plan)
-    assert taken["prefix"].sum() == first["prefix"].sum() + 2
-    assert light_rows(world.workspace, plan.candidates_id, taken).height == first["prefix"].sum() + 2
+    assert taken_by_files(folder).sort(LABELS).equals(taken_groups(world.workspace, plan).sort(LABELS))
+    coding = ~pl.col("holdout") & (pl.col("category") == "coding")
+    for number, more in ((1, 2), (2, -3)):
+        later = first.with_columns(
+            pl.when(coding).then(pl.col("prefix") + more).otherwise("prefix"), round=pl.lit(number, pl.Int32)
+        )
+        later.write_parquet(folder / "rounds" / f"{number}.parquet")
+        taken = taken_groups(world.workspace, plan)
+        assert taken.equals(taken_by_files(folder))
+        assert taken["prefix"].sum() == first["prefix"].sum() + more
+        assert light_rows(world.workspace, plan.candidates_id, taken).height == first["prefix"].sum() + more
 
 
 def test_rounds_that_are_damaged_are_one_line(world: Any) -> None:

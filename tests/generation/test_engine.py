@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from array import array
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ from generation.fake import FakeSettings, answer
 from generation.messages import (
     EngineConfig,
     EngineEvent,
+    EngineOutOfMemory,
     EngineReady,
     EngineSample,
     GenerateItem,
@@ -29,6 +31,8 @@ from generation.messages import (
     decode_item,
     decode_result,
     encode,
+    pack_ids,
+    unpack_ids,
 )
 from generation.meter import Meter
 
@@ -39,8 +43,9 @@ def config(**changes: Any) -> EngineConfig:
 
 
 def item(name: str = "r", **changes: Any) -> GenerateItem:
-    fields: dict[str, Any] = {"prompt_token_ids": [5, 6], "max_tokens": 20, "sampling": {"temperature": 1.0}}
-    return GenerateItem(response_id=name, **{**fields, **changes})
+    fields: dict[str, Any] = {"prompt_token_ids": [5, 6], "max_tokens": 20, "sampling": {"temperature": 1.0}} | changes
+    packed = pack_ids(fields.pop("prompt_token_ids"))
+    return GenerateItem(response_id=name, prompt_token_ids=packed, **fields)
 
 
 def test_the_engine_is_what_the_manifest_says() -> None:
@@ -89,7 +94,27 @@ def test_times_are_in_order_whatever_the_clocks_say(
         clock_offset_s=queued_at,
     )
     assert result.queued_at <= result.started_at <= result.first_token_at <= result.ended_at
-    assert (result.token_ids, result.stop_reason) == ([1, 2], "2")
+    assert (unpack_ids(result.token_ids), result.stop_reason) == ([1, 2], "2")
+    assert result.logprobs is None
+
+
+def test_log_probabilities_are_those_of_the_chosen_tokens_and_come_only_if_asked_for() -> None:
+    at = [{1: SimpleNamespace(logprob=-0.5), 7: SimpleNamespace(logprob=-0.1)}, {2: SimpleNamespace(logprob=-2.25)}]
+    completion = SimpleNamespace(token_ids=(1, 2), text="x", finish_reason="stop", stop_reason=None, logprobs=at)
+    output = SimpleNamespace(outputs=[completion], metrics=None)
+    times = {"engine": "e", "seed": 1, "queued_at": 1.0, "ended_at": 2.0, "clock_offset_s": 0.0}
+    asked = result_of(item(logprobs=True), output, **times)  # type: ignore[arg-type]
+    assert array("f", asked.logprobs or b"").tolist() == [-0.5, -2.25]
+    assert result_of(item(), output, **times).logprobs is None  # type: ignore[arg-type]
+    assert sampling_arguments(item(logprobs=True))["logprobs"] == 0
+    assert "logprobs" not in sampling_arguments(item())
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1)))
+def test_token_ids_are_packed_in_four_bytes_each_and_come_back(token_ids: list[int]) -> None:
+    packed = pack_ids(token_ids)
+    assert len(packed) == 4 * len(token_ids)
+    assert unpack_ids(packed) == token_ids
 
 
 def test_the_meter_counts_between_samples() -> None:
@@ -115,7 +140,7 @@ def test_messages_come_back_as_they_went() -> None:
     result = GenerateResult(
         response_id="r",
         attempt=2,
-        token_ids=[1, 2],
+        token_ids=pack_ids([1, 2]),
         text="t",
         finish_reason="stop",
         stop_reason=None,
@@ -133,7 +158,7 @@ def test_messages_come_back_as_they_went() -> None:
     assert decode_config(encode(config(extra={"a": [1]}))) == config(extra={"a": [1]})
     assert decode_item(encode(item())) == item()
     assert decode_result(encode(result)) == result
-    events: list[EngineEvent] = [ready, sample]
+    events: list[EngineEvent] = [ready, sample, EngineOutOfMemory(max_num_seqs=8)]
     assert [decode_event(encode(event)) for event in events] == events
 
 
@@ -196,7 +221,7 @@ def test_the_fake_engine_in_a_pool() -> None:
     results = [decode_result(outcome.payload) for outcome in found.values() if isinstance(outcome, Done)]
     assert len(results) == 100
     assert {result.seed for result in results} <= {40, 41}
-    assert len({tuple(result.token_ids) for result in results}) > 90
+    assert len({result.token_ids for result in results}) > 90
     assert any(isinstance(event, EngineReady) for event in events)
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from fleet.devices import Device, find_devices
 from fleet.pool import Done, Failed, Pool
+from generation.diversity import diversity_verdict
 from generation.messages import (
     EngineConfig,
     EngineReady,
@@ -28,6 +29,8 @@ from generation.messages import (
     decode_event,
     decode_result,
     encode,
+    pack_ids,
+    unpack_ids,
 )
 
 pytestmark = pytest.mark.e2e
@@ -92,8 +95,14 @@ def greedy_by_transformers(target_dir: Path, prompts: Sequence[list[int]], max_t
 
 def item(name: str, prompt: list[int], max_tokens: int, **sampling: float) -> bytes:
     return encode(
-        GenerateItem(response_id=name, prompt_token_ids=prompt, max_tokens=max_tokens, sampling={**NEUTRAL, **sampling})
+        GenerateItem(
+            response_id=name, prompt_token_ids=pack_ids(prompt), max_tokens=max_tokens, sampling={**NEUTRAL, **sampling}
+        )
     )
+
+
+def tokens(result: GenerateResult) -> list[int]:
+    return unpack_ids(result.token_ids)
 
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
@@ -156,6 +165,7 @@ async def _check(target_dir: Path, log_dir: Path, devices: list[Device]) -> None
         ready = [event for event in events if isinstance(event, EngineReady)]
         assert {event.seed for event in ready} == {100, 101}
         assert all(event.kv_tokens and event.kv_tokens > MAX_MODEL_LEN for event in ready)
+        assert diversity_verdict({str(event.engine_number): event.self_test for event in ready}) is None
 
         # greedy: transformers' own tokens, the end token included
         for number, prompt in enumerate(prompts):
@@ -163,7 +173,7 @@ async def _check(target_dir: Path, log_dir: Path, devices: list[Device]) -> None
         pool.submit("too-long", item("too-long", [1] * (MAX_MODEL_LEN + 1), 4))
         results, outcomes = await collect(pool)
         expected = greedy_by_transformers(target_dir, prompts, 24)
-        assert [results[f"greedy-{number}"].token_ids for number in range(len(prompts))] == expected
+        assert [tokens(results[f"greedy-{number}"]) for number in range(len(prompts))] == expected
         refused = outcomes["too-long"]
         assert isinstance(refused, Failed)
         assert str(MAX_MODEL_LEN) in refused.error
@@ -184,7 +194,7 @@ async def _check(target_dir: Path, log_dir: Path, devices: list[Device]) -> None
         assert len(results) == 300
         assert all(isinstance(outcome, Done) for outcome in outcomes.values())
         assert any(isinstance(outcome, Done) and outcome.crashes for outcome in outcomes.values())
-        answers = [tuple(result.token_ids) for result in results.values()]
+        answers = [tuple(tokens(result)) for result in results.values()]
         long = [answer for answer in answers if len(answer) >= 6]  # a few may end at once, and are equal then
         assert len(long) > 200
         assert len(set(long)) == len(long)
@@ -192,10 +202,10 @@ async def _check(target_dir: Path, log_dir: Path, devices: list[Device]) -> None
         cut = [result for result in results.values() if result.finish_reason == "length"]
         assert stopped
         assert cut
-        assert all(r.token_ids[-1] == EOS and EOS not in r.token_ids[:-1] for r in stopped)
-        assert all(len(r.token_ids) == 60 and EOS not in r.token_ids for r in cut)
+        assert all(tokens(r)[-1] == EOS and EOS not in tokens(r)[:-1] for r in stopped)
+        assert all(len(tokens(r)) == 60 and EOS not in tokens(r) for r in cut)
         for r in results.values():
-            words = "".join(f"w{token}" for token in r.token_ids if 0 < token < WORDS)
+            words = "".join(f"w{token}" for token in tokens(r) if 0 < token < WORDS)
             assert r.text.replace(" ", "") == words, "special tokens (w0 too) are in the ids, not in the text"
         for result in results.values():
             assert began_at <= result.queued_at <= result.started_at <= result.first_token_at <= result.ended_at

@@ -7,6 +7,7 @@ wanted answer is accepted exactly once or has its reason, and a second run has n
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -14,12 +15,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+import polars as pl
 import pytest
 
-from corpus.building import commit_build, selected_rows
+from corpus import artefacts
+from corpus.building import commit_build
 from corpus.errors import UserError
 from corpus.ledger.query import query
 from corpus.ledger.rebuild import adopt
@@ -28,9 +32,8 @@ from corpus.responses import read_rows_at
 from corpus.runlog import RunLog
 from fleet.devices import Device
 from fleet.interrupt import Interrupt
-from generation import run as running
-from generation.run import GenerationRun
-from generation.stage import load_conversations
+from generation import attempts as writing
+from generation.stage import load_feed, load_prompts
 
 World = Any
 COUNTS = "SELECT state, reason, count(*) FROM responses GROUP BY ALL ORDER BY ALL"
@@ -156,11 +159,13 @@ def test_a_conversation_goes_on_where_an_earlier_run_ended(world: World) -> None
         whole = ledger.rows("SELECT turn, response_id FROM responses ORDER BY turn")
         ledger.call(lambda c: c.execute("DELETE FROM responses WHERE turn = 1"))
         made = world.generation(manifest, plan, ledger)
-        assert [answer.turn for answers in made.conversations for answer in answers] == [1]
-        (conversation,) = load_conversations(made, selected_rows(world.workspace, plan), ledger)
+        assert made.left["turn"].to_list() == [1]
+        feed = load_feed(made, load_prompts(plan, ledger), plan, ledger)
+        feed.read()
+        (conversation,) = feed.take(9)
         place = ledger.rows("SELECT shard, shard_row FROM responses")
         text = read_rows_at(world.workspace.responses, place, ["text"])["text"].to_list()
-        assert conversation.said == text
+        assert conversation.said == dict(enumerate(text))
         world.generate(manifest, plan, ledger)
         assert ledger.rows("SELECT turn, response_id FROM responses ORDER BY turn") == whole
 
@@ -175,8 +180,8 @@ def test_an_engine_that_refuses_one_prompt_answers_the_others_and_may_be_asked_a
     assert tell(world, bad) is None  # not without being told to
     with open_ledger(world.workspace, "run") as ledger:
         again = world.generation(bad, world.plan(bad), ledger, retry_rejected=True)
-    assert [answer.turn for answer in again.conversations[0]] == [0, 1]
-    assert len(again.conversations) == 1
+    assert again.left["turn"].to_list() == [0, 1]
+    assert again.left["prompt_id"].n_unique() == 1
     events = query(world.workspace, "SELECT count(*) FROM events WHERE kind = 'item_failed'")
     assert events.item() == 1
 
@@ -212,39 +217,114 @@ def test_a_limit_makes_so_many_and_the_rest_later(world: World) -> None:
 
 def test_an_interrupt_drains_commits_and_resumes(world: World) -> None:
     manifest = story(world, [f"question {i}" for i in range(60)], extra={"latency_s": 0.1})
-    manifest = manifest.model_copy(update={"engine": manifest.engine.model_copy(update={"max_num_seqs": 4})})
-    with open_ledger(world.workspace, "run") as ledger:
-        plan = world.plan(manifest)
-        commit_build(plan, world.workspace, ledger)
-        made = world.generation(manifest, plan, ledger)
-        conversations = load_conversations(made, selected_rows(world.workspace, plan), ledger)
-        log = RunLog(ledger, "generate", plan.build_id)
-        interrupt = Interrupt()
-
-        def report(progress: Any) -> None:
-            if progress.finished >= 5:
-                interrupt.asked.set()
-
-        run = GenerationRun(
-            made, manifest, world.target(), cast(Any, world.words), ledger, log, factory="generation.fake:create"
-        )
-        summary = asyncio.run(run.run(conversations, [Device("cpu", 0)], interrupt, report))
-        log.finish("stopped")
-        assert summary.interrupted
-        stored = ledger.rows("SELECT count(*), count(DISTINCT response_id) FROM responses")[0]
-        assert stored == (summary.accepted + summary.rejected,) * 2
-        assert 5 <= stored[0] < 60
+    summary = interrupted(world, with_engine(manifest, max_num_seqs=4), lambda progress: progress.finished >= 5)
+    assert summary.interrupted
+    stored = query(world.workspace, "SELECT count(*), count(DISTINCT response_id) FROM responses").row(0)
+    assert stored == (summary.accepted + summary.rejected,) * 2
+    assert 5 <= stored[0] < 60
     tell(world, manifest)
     assert each_wanted_once(world).total() == 60
 
 
 def test_answers_are_committed_while_the_run_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "FLUSH_ROWS", 5)
-    tell(world, story(world, [f"question {i}" for i in range(23)]))
+    monkeypatch.setattr(writing, "FLUSH_ROWS", 5)
+    manifest = story(world, [f"question {i}" for i in range(23)], extra={"latency_s": 0.05})
+    tell(world, with_engine(manifest, max_num_seqs=2))
     shards = query(world.workspace, "SELECT rows FROM response_shards ORDER BY shard")["rows"].to_list()
     assert len(shards) > 2
     assert sum(shards) == 23
     assert each_wanted_once(world).total() == 23
+
+
+def interrupted(world: World, manifest: Any, stop: Callable[[Any], bool]) -> Any:
+    """One run that is asked to stop as soon as `stop` says so of its progress; returns its summary."""
+    with open_ledger(world.workspace, "run") as ledger:
+        plan = world.plan(manifest)
+        commit_build(plan, world.workspace, ledger)
+        made = world.generation(manifest, plan, ledger)
+        feed = load_feed(made, load_prompts(plan, ledger), plan, ledger)
+        log = RunLog(ledger, "generate", plan.build_id)
+        interrupt = Interrupt()
+
+        def report(progress: Any) -> None:
+            if stop(progress):
+                interrupt.asked.set()
+
+        run = world.run(made, manifest, ledger, log)
+        summary = asyncio.run(run.run(feed, [Device("cpu", 0)], interrupt, report))
+        log.finish("stopped")
+        return summary
+
+
+def with_engine(manifest: Any, **engine: Any) -> Any:
+    return manifest.model_copy(update={"engine": manifest.engine.model_copy(update=engine)})
+
+
+def test_a_drain_with_retries_pending_makes_no_answer_twice(world: World) -> None:
+    prompts = [f"question {i}" for i in range(60)]
+    manifest = story(world, prompts, extra={"latency_s": 0.1}, max_tokens=4, truncated="retry")
+    # a third of the answers is cut: when a few are accepted, some wait for their second try
+    summary = interrupted(world, with_engine(manifest, max_num_seqs=4), lambda progress: progress.accepted >= 3)
+    assert summary.interrupted
+    states = {state: n for state, _, n in query(world.workspace, COUNTS).iter_rows()}
+    assert states["retried"] > 0
+    tell(world, manifest)
+    assert each_wanted_once(world).total() == 60
+    attempts = query(world.workspace, "SELECT response_id, attempt, state FROM responses")
+    final = attempts.filter(pl.col("state") != "retried")
+    assert final["response_id"].n_unique() == final.height == 60
+    second = final.filter(attempt=1)
+    assert set(second["response_id"]) == set(attempts.filter(state="retried")["response_id"])
+    assert tell(world, manifest) is None
+
+
+def test_an_engine_that_runs_out_of_memory_starts_again_smaller_and_all_is_answered(world: World) -> None:
+    manifest = story(world, [f"question {i}" for i in range(40)], extra={"out_of_memory_above": 3, "latency_s": 0.02})
+    summary = tell(world, with_engine(manifest, max_num_seqs=10))
+    assert each_wanted_once(world).total() == 40
+    assert set(summary.reasons) <= {"empty"}
+    said = query(world.workspace, "SELECT message FROM events WHERE kind = 'engine_out_of_memory' ORDER BY ALL DESC")
+    assert said["message"].to_list() == ["cpu:0: starts again with 5 sequences", "cpu:0: starts again with 2 sequences"]
+    (warning,) = summary.warnings
+    assert "cpu:0 ran out of memory" in warning
+    assert query(world.workspace, "SELECT message FROM events WHERE kind = 'warning'")["message"].to_list() == [warning]
+
+
+def test_engines_that_share_a_random_stream_are_refused_in_one_line_and_nothing_is_kept(world: World) -> None:
+    manifest = story(world, [f"question {i}" for i in range(20)], extra={"one_stream": True})
+    with pytest.raises(UserError, match="share one random stream") as caught:
+        tell(world, manifest)
+    assert "\n" not in str(caught.value)
+    assert query(world.workspace, "SELECT count(*) FROM responses").item() == 0
+    assert not list(world.workspace.responses.glob("*.parquet"))
+    tell(world, story(world, [f"question {i}" for i in range(20)]))
+    assert each_wanted_once(world).total() == 20
+
+
+def test_a_disk_that_fills_up_in_the_middle_stops_the_run_in_one_line_and_tears_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = story(world, [f"question {i}" for i in range(60)], extra={"latency_s": 0.02})
+    small = with_engine(manifest, max_num_seqs=4)
+    synced = artefacts.sync_path
+
+    def full(path: Path) -> None:
+        if path.parent == world.workspace.responses and len(list(path.parent.glob("*.parquet"))) >= 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        synced(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(writing, "FLUSH_ROWS", 5)
+        patched.setattr(artefacts, "sync_path", full)
+        with pytest.raises(UserError, match="the disk is full") as caught:
+            tell(world, small)
+    assert "\n" not in str(caught.value)
+    kept = query(world.workspace, "SELECT response_id FROM responses")["response_id"].to_list()
+    assert 10 <= len(kept) < 60
+    assert not list(world.workspace.root.rglob(".*.tmp"))
+    tell(world, manifest)
+    assert each_wanted_once(world).total() == 60
+    assert query(world.workspace, "SELECT count(*) FROM responses").item() == 60
 
 
 COORDINATOR = """
@@ -252,11 +332,11 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from corpus.manifest_file import load_manifest
-from generation import run
+from generation import attempts
 from tests.conftest import World
 
 if __name__ == "__main__":
-    run.FLUSH_ROWS = 4
+    attempts.FLUSH_ROWS = 4
     world = World(Path(sys.argv[2]))
     manifest = load_manifest(world.root / "mix.yaml")
     from corpus.building import commit_build

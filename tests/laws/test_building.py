@@ -330,12 +330,6 @@ def test_a_token_filter_counts_only_survivors_and_drops_what_the_template_refuse
     assert kept.height + drops.height == 80
 
 
-def test_what_is_not_built_yet_is_refused_and_not_left_out_in_silence(world: World) -> None:
-    with pytest.raises(UserError, match=r"^small: generation\.reuse: finished is not built in this version\."):
-        world.plan(world.manifest(generation={"reuse": "finished"}))
-    assert not world.workspace.root.exists()
-
-
 def test_a_column_that_no_row_has_is_named_with_those_that_are_there(world: World) -> None:
     source = {"name": "a", "path": world.prompts("a", 9), "category": {"column": "topik", "default": "coding"}}
     manifest = world.manifest(mix={"total": 4, "shares": {"coding": 1}}, sources=[source])

@@ -1,0 +1,539 @@
+"""The proof of the accounts: a sound workspace passes every check, and each thing that is broken is said by its check.
+
+What is broken is the published snapshot, or a file beside it: the two things that `verify` looks at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corpus import identity
+from corpus.artefacts import sha256_file
+from corpus.building import commit_build
+from corpus.errors import UserError
+from corpus.import_source import ImportOptions
+from corpus.importing import commit_import, plan_import, read_import, settle_labels
+from corpus.ledger import ingest
+from corpus.ledger.findings import MOST_EXAMPLES, Finding, Problems
+from corpus.ledger.query import query
+from corpus.ledger.references import RESPONSE_ID
+from corpus.ledger.verify import prompt_digest, verify
+from corpus.ledger.writer import open_ledger
+from corpus.records import Prompt, encode_messages
+from corpus.responses import read_rows_at
+from corpus.shards import CapturedRow, ShardMeta, write_shard
+
+World = Any
+CHECKS = {"selections", "states", "prompts", "ids", "references", "response shards", "hidden shards"}
+META = ShardMeta("capture", (1,), False, "org/double", "rev1", "float32")
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Every kind of thing: conversations, rejected and missing answers, replicas, an import, states; three builds."""
+    from tests.conftest import World as Small
+
+    world = Small(tmp_path_factory.mktemp("sound"))
+    chats = [
+        {"id": i, "messages": [{"role": "user", "content": f"talk {i}"}, {"role": "user", "content": "more"}]}
+        for i in range(20)
+    ]
+    world.jsonl("talk.jsonl", [*chats, {"messages": [{"role": "user", "content": "unrenderable"}]}])
+    sources = [
+        {"name": "code", "path": world.prompts("code", 6), "category": "coding"},
+        {"name": "talk", "path": "talk.jsonl", "category": "general"},
+    ]
+    mix = {"shares": {"coding": 1, "general": 1}, "holdout": 0.1, "shortage": "repeat", "max_repeats": 4}
+    body = {"sources": sources, "generation": {"max_tokens": 40, "truncated": "drop"}}
+    with open_ledger(world.workspace, "run") as ledger:
+        for total, limit in ((24, None), (30, 4), (8, 0)):
+            manifest = world.manifest(**body, mix={**mix, "total": total})
+            plan = world.plan(manifest)
+            commit_build(plan, world.workspace, ledger)
+            if limit != 0:
+                world.generate(manifest, plan, ledger, limit=limit)
+        imported(world, ledger)
+    capture(world)
+    train(world)
+    return world
+
+
+def imported(world: World, ledger: Any) -> None:
+    """A corpus in which one prompt stands twice, and one answer is empty."""
+    said = [("Why?", "So."), ("Why?", "Because."), ("Where?", "Here."), ("When?", " ")]
+    world.jsonl(
+        "team.jsonl",
+        [{"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]} for q, a in said],
+    )
+    plan = settle_labels(plan_import(ImportOptions(("team.jsonl",), model="m"), world.root, world.workspace), ledger)
+    commit_import(plan, read_import(plan, world.workspace), ledger, lambda text: None)
+
+
+def capture(world: World) -> None:
+    """States of some accepted answers, as extraction writes and enters them."""
+    places = query(
+        world.workspace,
+        "SELECT shard, shard_row FROM accepted_responses WHERE response_tokens > 0 ORDER BY response_id LIMIT 5",
+    ).rows()
+    rows = read_rows_at(world.workspace.responses, places, ["response_id", "prompt_token_ids", "token_ids"])
+    captured = [
+        CapturedRow(
+            response_id,
+            torch.tensor([*prompt, *tokens]),
+            torch.tensor([0] * len(prompt) + [1] * len(tokens)),
+            torch.zeros(len(prompt) + len(tokens), 1, 4),
+        )
+        for response_id, prompt, tokens in rows.select("response_id", "prompt_token_ids", "token_ids").iter_rows()
+    ]
+    path = write_shard(world.workspace.hidden("capture") / "a.safetensors", captured, META).path
+    with open_ledger(world.workspace, "extract") as ledger:
+        ledger.call(lambda c: c.execute("INSERT INTO captures (capture_id) VALUES ('capture')"))
+        ledger.call(lambda c: ingest.ingest_hidden_shard(c, path))
+
+
+def train(world: World) -> None:
+    """A drafter of the captured answers, as training writes and enters it."""
+    build_id = query(world.workspace, "SELECT build_id FROM builds WHERE total = 24").item()
+    folder = world.workspace.drafter("drafter")
+    folder.mkdir(parents=True)
+    query(world.workspace, "SELECT response_id FROM hidden_rows").write_parquet(folder / "responses.parquet")
+    body = {
+        "build_id": build_id, "capture_id": "capture", "algorithm": "dflash", "steps": 1, "path": None, "rows": 5,
+        "training": {}, "created_at": "2026-01-01T00:00:00+00:00",
+    }  # fmt: skip
+    (folder / "drafter.json").write_text(json.dumps(body))
+    with open_ledger(world.workspace, "train") as ledger:
+        ledger.call(lambda c: ingest.ingest_drafter(c, world.workspace, "drafter"))
+
+
+@pytest.fixture
+def copy(sound: World, tmp_path: Path) -> Any:
+    """A copy that a test may break."""
+    from tests.conftest import World as Small
+
+    shutil.copytree(sound.root, tmp_path / "copy")
+    return Small(tmp_path / "copy")
+
+
+@contextmanager
+def ledger_of(world: World) -> Iterator[Any]:
+    """The snapshot, to be broken."""
+    with duckdb.connect(str(world.workspace.snapshot)) as connection:
+        yield connection
+
+
+def broken(world: World, *statements: str) -> None:
+    with ledger_of(world) as connection:
+        for statement in statements:
+            changed = connection.execute(statement).fetchone()
+            assert changed is None or changed[0], f"changes nothing: {statement}"
+
+
+def breached(world: World, **options: Any) -> dict[str, Finding]:
+    return {one.what: one for one in verify(world.workspace, **options) if not one.holds}
+
+
+def of(findings: list[Finding], what: str) -> list[Finding]:
+    return [one for one in findings if one.what == what]
+
+
+# a sound workspace
+
+
+def test_a_sound_workspace_passes_and_its_sums_are_those_of_the_ledger(sound: World) -> None:
+    findings = verify(sound.workspace)
+    assert [one for one in findings if one.breaches or one.examples or one.next_step] == []
+    assert {one.what for one in findings} == CHECKS
+    builds = query(sound.workspace, "SELECT build_id FROM builds ORDER BY created_at")["build_id"].to_list()
+    assert len(builds) == 4
+    assert {one.build for one in findings} == {*builds, None}
+    for build in builds:
+        counts = dict(
+            query(
+                sound.workspace, f"SELECT state, count(*) FROM provenance WHERE build_id = '{build}' GROUP BY ALL"
+            ).rows()
+        )
+        (states,) = [one for one in of(findings, "states") if one.build == build]
+        assert states.checked == sum(counts.values())
+        sums = " + ".join(f"{counts.get(state, 0):,} {state}" for state in ("accepted", "rejected", "unfinished"))
+        assert states.said == (f"{states.checked} wanted = {sums}" if counts else "nothing is wanted yet")
+    said = " ".join(one.said + " ".join(one.notes) for one in findings)
+    assert "not planned yet" in said
+    assert "rejected: " in said
+    for state in ("accepted", "rejected", "unfinished"):
+        assert query(sound.workspace, f"SELECT count(*) FROM provenance WHERE state = '{state}'").item() > 0
+
+
+def test_one_build_is_verified_with_what_it_names(sound: World) -> None:
+    for (build,) in query(sound.workspace, "SELECT build_id FROM builds").rows():
+        findings = verify(sound.workspace, build, all_prompts=True, fast=True)
+        assert all(one.holds for one in findings)
+        assert {one.build for one in findings} == {build, None}
+
+
+def test_looking_writes_nothing_and_takes_no_lock(sound: World) -> None:
+    def files() -> dict[Path, tuple[int, int]]:
+        found = (path for path in sound.root.rglob("*") if path.is_file())
+        return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
+
+    before = files()
+    with sound.workspace.coordinate("generate"):
+        held = files()
+        assert all(one.holds for one in verify(sound.workspace))
+        assert files() == held
+    assert files().keys() == before.keys()
+
+
+def test_what_a_run_has_written_since_is_counted_and_is_no_breach(copy: World) -> None:
+    for pattern in ("responses/*.parquet", "hidden/*/*.safetensors"):
+        path = next(copy.workspace.root.glob(pattern))
+        shutil.copy(path, path.with_name(f"zz{path.suffix}"))
+    findings = verify(copy.workspace)
+    assert all(one.holds for one in findings)
+    for what in ("response shards", "hidden shards"):
+        assert of(findings, what)[0].notes == ("1 file is not entered yet; the next command that writes here does",)
+
+
+def test_a_ledger_that_is_not_there_and_a_build_that_is_not(sound: World, world: World) -> None:
+    with pytest.raises(UserError, match="holds no published ledger"):
+        verify(world.workspace)
+    with pytest.raises(UserError, match="has no build f00"):
+        verify(sound.workspace, "f00")
+
+
+# what is broken in the ledger
+
+ONE_ANSWER = "response_id = (SELECT min(response_id) FROM build_responses)"
+ONE_REJECTED = (
+    "response_id = (SELECT min(response_id) FROM responses WHERE state = 'rejected' AND reason <> 'no_answer')"
+)
+ONE_ACCEPTED = "response_id = (SELECT min(response_id) FROM accepted_responses WHERE response_tokens > 0)"
+ONE_SELECTED = "(build_id, prompt_id, replica) = (SELECT min((build_id, prompt_id, replica)) FROM selections)"
+
+LEDGER: dict[str, tuple[str, set[str], str]] = {
+    "a wanted answer is gone": (
+        f"DELETE FROM build_responses WHERE {ONE_ANSWER}", {"selections"}, "1 selected and not wanted"),
+    "a wanted answer stands twice": (
+        f"INSERT INTO build_responses SELECT * FROM build_responses WHERE {ONE_ANSWER}", {"selections"},
+        "1 wanted twice"),
+    "a turn too many is wanted": (
+        f"UPDATE build_responses SET turn = 7 WHERE {ONE_ANSWER}", {"selections", "ids"}, "1 wanted and not selected"),
+    "two turns are one answer": (
+        "UPDATE build_responses SET response_id = (SELECT max(response_id) FROM build_responses), turn = turn "
+        "WHERE response_id = (SELECT response_id FROM build_responses JOIN (SELECT build_id FROM build_responses "
+        "ORDER BY response_id DESC LIMIT 1) USING (build_id) ORDER BY response_id LIMIT 1)",
+        {"selections", "ids"}, "1 counted for two turns"),
+    "a label is another": (
+        f"UPDATE build_responses SET category = 'other' WHERE {ONE_ANSWER}", {"selections"},
+        "1 labelled otherwise than selected"),
+    "a selected prompt is gone": (
+        f"DELETE FROM selections WHERE {ONE_SELECTED}", {"selections"}, "wanted and not selected"),
+    "a selected prompt stands twice": (
+        f"INSERT INTO selections SELECT * FROM selections WHERE {ONE_SELECTED}", {"selections"}, "selected twice"),
+    "a reason is gone": (
+        f"UPDATE responses SET reason = NULL WHERE {ONE_REJECTED}", {"states"}, "1 rejected without a reason"),
+    "a reason is empty": (
+        f"UPDATE responses SET reason = ' ' WHERE {ONE_REJECTED}", {"states"}, "1 rejected without a reason"),
+    "a state is none": (
+        f"UPDATE responses SET state = 'lost', reason = 'x' WHERE {ONE_REJECTED}", {"states", "response shards"},
+        "1 in a state that is none"),
+    "a rejected answer is called accepted": (
+        f"UPDATE responses SET state = 'accepted', reason = NULL WHERE {ONE_REJECTED}", {"response shards"},
+        "1 of other states than in the ledger"),
+    "an accepted answer is called rejected": (
+        f"UPDATE responses SET state = 'rejected', reason = 'x' WHERE {ONE_ACCEPTED}",
+        {"references", "response shards", "hidden shards"}, "1 rows whose answer is not accepted"),
+    "an answer is gone": (
+        f"DELETE FROM responses WHERE {ONE_REJECTED}", {"response shards"}, "rows, and the ledger counts"),
+    "an answer's id is another": (
+        f"UPDATE responses SET response_id = repeat('0', 32) WHERE {ONE_REJECTED}", {"ids", "response shards"},
+        "1 not the digest of prompt, recipe, replica and turn"),
+    "an answer is of another prompt": (
+        f"UPDATE responses SET prompt_id = repeat('0', 32) WHERE {ONE_REJECTED}", {"ids", "response shards"},
+        "1 of other ids than in the ledger"),
+    "a count of tokens is another": (
+        f"UPDATE responses SET response_tokens = response_tokens + 1 WHERE {ONE_REJECTED}", {"response shards"},
+        "1 of other token counts than in the ledger"),
+    "an imported answer is another's": (
+        "UPDATE build_responses SET response_id = (SELECT max(response_id) FROM responses) WHERE response_id = "
+        "(SELECT min(response_id) FROM imported_answers)", {"ids"}, "1 not the imported answer of its prompt and turn"),
+    "a recipe is another": (
+        "UPDATE recipes SET body = replace(body, '\"max_tokens\": 40', '\"max_tokens\": 41')", {"ids"},
+        "2 no digest of its recipe"),
+    "a recipe cannot be read": (
+        "UPDATE recipes SET body = '{' WHERE recipe_id = (SELECT min(recipe_id) FROM recipes)", {"ids"},
+        "1 no digest of its recipe"),
+    "a run is gone": ("DELETE FROM runs", {"references"}, "attempts of no run"),
+    "a recipe is gone": (
+        "DELETE FROM recipes WHERE recipe_id IN (SELECT recipe_id FROM responses)", {"references"},
+        "attempts of no recipe"),
+    "a pool is gone": (
+        "DELETE FROM pools WHERE pool_id = (SELECT min(pool_id) FROM sources)", {"references"}, "prompts of no pool"),
+    "a source row is gone": (
+        "DELETE FROM source_rows WHERE prompt_id = (SELECT min(prompt_id) FROM selections)", {"references"},
+        "prompts of no source row"),
+    "a source is gone": (
+        "DELETE FROM sources WHERE source = 'code'", {"references"}, "selections of no source"),
+    "a capture is gone": ("DELETE FROM captures", {"references"}, "1 hidden shards of no capture: capture"),
+    "a candidate is gone": (
+        "DELETE FROM prompts WHERE prompt_id = (SELECT min(prompt_id) FROM selections)", {"references", "prompts"},
+        "selected prompts that are no candidates"),
+    "a shard is forgotten": ("DELETE FROM response_shards", {"references"}, "attempts of no shard"),
+    "a state's tokens are others": (
+        "UPDATE hidden_rows SET tokens = tokens + 1 WHERE shard_row = 1", {"hidden shards"},
+        "1 rows of another length than their answer"),
+    "a state is another's": (
+        "UPDATE hidden_rows SET response_id = 'nobody' WHERE shard_row = 0", {"hidden shards"},
+        "1 of other rows than in the ledger: capture/a.safetensors"),
+    "a drafter is gone": ("DELETE FROM drafters", {"references"}, "5 trained answers of no drafter: drafter"),
+    "a drafter's build is gone": (
+        "UPDATE drafters SET build_id = 'gone'", {"references"}, "1 drafters of no build: gone"),
+    "a drafter was trained on nothing": (
+        "INSERT INTO drafter_responses VALUES ('drafter', 'nobody')", {"references"},
+        "1 trained answers that are not accepted: nobody"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", LEDGER)
+def test_what_is_broken_in_the_ledger_is_said_by_its_check_and_no_other(copy: World, what: str) -> None:
+    statement, checks, said = LEDGER[what]
+    broken(copy, statement)
+    found = breached(copy)
+    assert found.keys() == checks, {one: finding.examples for one, finding in found.items()}
+    assert any(said in line for one in found.values() for line in one.examples), found
+    assert all(one.next_step and one.breaches > 0 for one in found.values())
+
+
+def test_an_answer_that_is_accepted_twice(copy: World) -> None:
+    """A second shard with the same answer, entered as accepted by a ledger that does not mark the second."""
+    (chosen, shard) = query(copy.workspace, f"SELECT response_id, shard FROM responses WHERE {ONE_ACCEPTED}").row(0)
+    path = copy.workspace.responses / "zz.parquet"
+    pl.read_parquet(copy.workspace.responses / shard).filter(pl.col("response_id") == chosen).write_parquet(path)
+    with open_ledger(copy.workspace, "test") as ledger:
+        ledger.call(lambda c: ingest.ingest_response_shard(c, path))
+    assert breached(copy) == {}, "the second is marked, and so rejected with its reason"
+    broken(copy, "UPDATE responses SET state = 'accepted', reason = NULL WHERE shard = 'zz.parquet'")
+    found = breached(copy)
+    assert found.keys() == {"states"}
+    assert found["states"].examples == (f"1 accepted more than once: {chosen}",)
+
+
+def test_a_plan_that_is_not_entered_is_said_and_its_answers_are_still_looked_at(copy: World) -> None:
+    build = query(copy.workspace, "SELECT build_id FROM builds WHERE total = 24").item()
+    broken(copy, "DELETE FROM build_responses WHERE build_id NOT IN (SELECT import_id FROM imports)")
+    findings = verify(copy.workspace)
+    assert all(one.holds for one in findings)
+    (selections,) = [one for one in of(findings, "selections") if one.build == build]
+    assert "not planned yet" in selections.said
+    assert "holds a plan that is not entered yet" in selections.notes[0]
+    (nobodys,) = [one for one in of(findings, "states") if one.build is None]
+    assert nobodys.checked > 10
+    assert "that no build wants: " in nobodys.said
+    broken(copy, f"UPDATE responses SET reason = NULL WHERE {ONE_REJECTED}")
+    assert breached(copy).keys() == {"states"}
+
+
+# what is broken in the files
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flipped(path: Path) -> None:
+    """One bit, and the file's time as it was."""
+    times, data = path.stat(), bytearray(path.read_bytes())
+    data[random.Random(1).randrange(len(data))] ^= 4
+    path.write_bytes(bytes(data))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+SHARDS = {"response shards": "responses/2*.parquet", "hidden shards": "hidden/*/*.safetensors"}
+WAYS: dict[Callable[[Path], None], str] = {gone: "gone", cut: "of another size", flipped: "of another checksum"}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("what", SHARDS)
+def test_a_shard_that_is_not_what_was_written(copy: World, what: str, way: Callable[[Path], None]) -> None:
+    path = sorted(copy.workspace.root.glob(SHARDS[what]))[0]
+    way(path)
+    found = breached(copy)
+    assert found.keys() == {what}
+    assert found[what].breaches == 1
+    assert found[what].examples[0].startswith(f"1 {WAYS[way]}: ")
+    assert path.name in found[what].examples[0]
+
+
+def entered(world: World, path: Path, table: str) -> None:
+    """The ledger takes a file for the one that was written."""
+    broken(
+        world,
+        f"UPDATE {table} SET size_bytes = {path.stat().st_size}, sha256 = '{sha256_file(path)}' "
+        f"WHERE shard = '{path.name}'",
+    )
+
+
+def test_a_shard_of_other_rows_under_its_own_checksum(copy: World) -> None:
+    path = sorted(copy.workspace.responses.glob("2*.parquet"))[0]
+    rows = pl.read_parquet(path)
+    for changed, said in (
+        (rows[1:], f"1 with {rows.height - 1} rows, and the ledger counts {rows.height} and has {rows.height}"),
+        (rows.reverse(), "1 of other ids than in the ledger"),
+        (rows.with_columns(token_ids=pl.col("prompt_token_ids")), "1 of other token counts than in the ledger"),
+        (rows.drop("token_ids"), "1 no response shard"),
+    ):
+        changed.write_parquet(path)
+        entered(copy, path, "response_shards")
+        found = breached(copy)
+        assert found.keys() == {"response shards"}
+        assert found["response shards"].examples[0].startswith(said)
+
+
+def test_a_hidden_shard_of_another_capture_or_none_under_its_own_checksum(copy: World) -> None:
+    path = next(copy.workspace.root.glob("hidden/*/*.safetensors"))
+    row = CapturedRow("r", torch.tensor([1, 2]), torch.tensor([0, 1]), torch.zeros(2, 1, 4))
+    other = ShardMeta("other", (1,), False, "t", "r", "float32")
+    for write, said in (
+        (lambda: write_shard(path, [row], other), "1 of another capture"),
+        (lambda: write_shard(path, [row], META), "1 with 1 rows, and the ledger counts 5 and has 5"),
+        (lambda: path.write_bytes(b"none"), "1 no hidden shard"),
+    ):
+        write()
+        entered(copy, path, "hidden_shards")
+        found = breached(copy)
+        assert found.keys() == {"hidden shards"}
+        assert found["hidden shards"].examples[0].startswith(said)
+
+
+def test_prompts_of_the_file_are_held_against_their_ids(copy: World) -> None:
+    build, candidates = query(
+        copy.workspace, "SELECT build_id, candidates_id FROM builds WHERE seed IS NOT NULL ORDER BY created_at LIMIT 1"
+    ).row(0)
+    path = copy.workspace.candidates(candidates) / "prompts.parquet"
+    rows = pl.read_parquet(path)
+    chosen = query(copy.workspace, f"SELECT min(prompt_id) FROM selections WHERE build_id = '{build}'").item()
+    one = pl.col("prompt_id") == chosen
+    for changed, said in (
+        (rows.with_columns(messages=pl.when(one).then(pl.col("messages") + " ").otherwise("messages")),
+         f"1 not the digest of messages and tools: {chosen}"),
+        (rows.filter(~one), f"1 selected and not in the file: {chosen}"),
+        (rows.drop("messages"), "1 not readable"),
+    ):  # fmt: skip
+        changed.write_parquet(path)
+        findings = [one for one in verify(copy.workspace, build) if not one.holds]
+        assert [one.what for one in findings] == ["prompts"]
+        assert any(line.startswith(said) for line in findings[0].examples), findings[0].examples
+    gone(path)
+    assert breached(copy, build_id=build).keys() == {"prompts"}
+
+
+def test_a_sample_is_drawn_where_there_are_many_and_every_one_is_read_on_demand(
+    copy: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("corpus.ledger.verify.SAMPLED", 5)
+    assert {one.checked for one in of(verify(copy.workspace), "prompts")} == {3, 5}
+    assert max(one.checked for one in of(verify(copy.workspace, all_prompts=True), "prompts")) > 20
+
+
+def test_without_checksums_a_flipped_bit_is_not_seen_and_that_is_said(copy: World) -> None:
+    flipped(next(copy.workspace.root.glob(SHARDS["hidden shards"])))
+    findings = verify(copy.workspace, fast=True)
+    assert all(one.holds for one in findings)
+    assert "checksum" not in " ".join(one.said for one in findings)
+    assert breached(copy).keys() == {"hidden shards"}
+
+
+def test_the_rounds_of_a_build_are_what_is_selected(copy: World) -> None:
+    build = query(copy.workspace, "SELECT build_id FROM builds WHERE total = 24").item()
+    folder = copy.workspace.build(build) / "rounds"
+    first = pl.read_parquet(folder / "0.parquet")
+    later = first.with_columns(prefix=pl.col("prefix") + 1, round=pl.lit(1, pl.Int32))
+    later.write_parquet(folder / "1.parquet")
+    findings = verify(copy.workspace, build)
+    assert all(one.holds for one in findings)
+    assert "round 1 is not entered yet" in of(findings, "selections")[0].notes
+    gone(folder / "1.parquet")
+    later.write_parquet(folder / "0.parquet")
+    found = breached(copy, build_id=build)
+    assert found.keys() == {"selections"}
+    assert found["selections"].examples == (f"1 selection that no round of its build takes: {build}/rounds",)
+
+
+def test_a_plan_may_be_older_than_the_last_round(copy: World) -> None:
+    build = query(copy.workspace, "SELECT build_id FROM builds WHERE total = 24").item()
+    folder = copy.workspace.build(build)
+    first = pl.read_parquet(folder / "rounds" / "0.parquet")
+    for step in (1, -1):
+        later = first.with_columns(prefix=pl.col("prefix") + step, round=pl.lit(1, pl.Int32))
+        later.write_parquet(folder / "rounds" / "1.parquet")
+        with ledger_of(copy) as connection:
+            ingest.ingest_build(connection, copy.workspace, build)
+        findings = verify(copy.workspace, build)
+        assert all(one.holds for one in findings), of(findings, "selections")
+        assert "planned for round 0; a later round is not planned yet" in of(findings, "selections")[0].notes
+    broken(copy, f"DELETE FROM build_responses WHERE build_id = '{build}' AND {ONE_OF.format(build)}")
+    assert breached(copy, build_id=build).keys() == {"selections"}
+
+
+ONE_OF = "response_id = (SELECT min(response_id) FROM build_responses WHERE build_id = '{}')"
+
+# pure
+
+names = st.text("0123456789abcdef", min_size=1, max_size=32)
+
+
+@given(names, names, st.integers(0, 10**6), st.integers(0, 10**3))
+def test_ids_in_sql_are_the_ids_in_python(prompt: str, recipe: str, replica: int, turn: int) -> None:
+    made = duckdb.execute(
+        f"SELECT {RESPONSE_ID} FROM (SELECT ? AS prompt_id, ? AS recipe_id, ?::INTEGER AS replica, ?::INTEGER AS turn)",
+        [prompt, recipe, replica, turn],
+    ).fetchone()
+    assert made == (identity.response_id(prompt, recipe, replica, turn),)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text("aé\n\"\\0"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+tools = st.lists(st.dictionaries(st.text("abc", min_size=1), values, max_size=3), max_size=2)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])), tools)
+def test_a_stored_prompt_gives_its_own_id(text: str, offered: list[dict[str, Any]]) -> None:
+    prompt = Prompt(({"role": "user", "content": text},), tuple(offered))
+    try:
+        stored = encode_messages(prompt)
+    except Exception:  # text that has no canonical form is never stored
+        return
+    assert prompt_digest(*stored) == prompt.prompt_id
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.lists(st.text("x", max_size=2), max_size=5)), max_size=8))
+def test_problems_sum_and_their_lines_are_short(found: list[tuple[str, list[str]]]) -> None:
+    problems = Problems()
+    for kind, ids in found:
+        problems.add(kind, ids)
+    finding = problems.finding("what", 9, "said", "next")
+    assert finding.breaches == sum(len(ids) for _, ids in found)
+    assert finding.holds == (finding.breaches == 0) == (finding.examples == ()) == (finding.next_step == "")
+    assert len(finding.examples) == len({kind for kind, ids in found if ids})
+    assert all(line.count(", ") <= MOST_EXAMPLES for line in finding.examples)

@@ -1,0 +1,180 @@
+"""doctor: devices, links and what fits, said in one screen; nothing heavy imported, nothing changed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from draftmill import doctor
+from draftmill.app import run_app
+from draftmill.doctor import Check, examine
+from tests.fleet.fake_nvml import Card, FakeNvml, cards
+from tests.generation.test_fit import LLAMA_8B, QWEN_27B
+
+PCIE = {frozenset(pair): 50 for pair in combinations(range(8), 2)}
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    """Eight PCIe cards of 96 GB, as this machine's."""
+    machine = FakeNvml(cards(8, memory_bytes=97_887 << 20), PCIE)
+    monkeypatch.setitem(sys.modules, "pynvml", machine)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return machine
+
+
+def write(folder: Path, config: dict[str, Any] | None, gigabytes: float = 0.0, **engine: Any) -> Path:
+    """A manifest beside a target that has this config and weights of this size, as its index promises them."""
+    model = folder / "model"
+    model.mkdir()
+    (model / "tokenizer.json").write_text("{}")
+    (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
+    if config is not None:
+        (model / "config.json").write_text(json.dumps(config))
+    if gigabytes:
+        save_file({"norm": np.zeros(4, np.float16)}, model / "model.safetensors")
+        (model / "model.safetensors").write_bytes(_header(int(gigabytes * 1e9)))
+    path = folder / "mix.yaml"
+    body = {
+        "name": "small",
+        "seed": 1,
+        "mix": {"total": 4, "shares": {"coding": 1}},
+        "sources": [{"name": "code", "path": "code.jsonl", "category": "coding"}],
+        "target": {"model": "model", "max_model_len": 8192},
+        "engine": engine,
+    }
+    path.write_text(json.dumps(body))
+    return path
+
+
+def _header(size_bytes: int) -> bytes:
+    """A safetensors header of one tensor of so many bytes, without the tensor."""
+    entry = {"w": {"dtype": "BF16", "shape": [size_bytes // 2], "data_offsets": [0, size_bytes]}}
+    text = json.dumps(entry).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
+def found(checks: list[Check]) -> dict[str, tuple[str, str]]:
+    """Mark and text by name; lines that go on belong to the finding before."""
+    joined: dict[str, tuple[str, str]] = {}
+    name = ""
+    for check in checks:
+        name = check.what or name
+        mark, text = joined.get(name, (check.mark, ""))
+        joined[name] = (mark, f"{text}\n{check.found}".strip())
+    return joined
+
+
+def test_eight_cards_and_their_links_on_one_screen(gpus: FakeNvml, tmp_path: Path, capsys: Any) -> None:
+    run_app(["doctor", "-w", str(tmp_path / "ws")])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 for line in lines if "disk" not in line)
+    assert "ok   devices       cuda:0 to cuda:7 (NVIDIA RTX PRO 6000, 96 GiB each)" in lines
+    at = lines.index("ok   links         8 GPUs, PCIe only: one engine a GPU; tensor parallelism would")
+    assert lines[at + 1].split() == ["wait", "on", "PCIe"]
+    assert lines[at + 2].split() == [str(number) for number in range(8)]
+    assert lines[at + 3].split() == ["cuda:0", "-", *["SYS"] * 7]
+
+
+def test_a_27b_target_on_them(gpus: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = {"flash-linear-attention": "0.4"}
+    monkeypatch.setattr(doctor, "version", lambda name: here[name] if name in here else _missing(name))
+    checks = found(examine(tmp_path / "ws", None, write(tmp_path, QWEN_27B, 55)))
+    assert checks["an engine"][0] == "ok"
+    assert "55.0 GB of weights, 36.3 GB for the KV cache" in checks["an engine"][1]
+    assert "about 147 sequences at once" in checks["an engine"][1]
+    assert "8 engines: cuda:0 to cuda:7" in checks["an engine"][1]
+    assert checks["fla"] == ("ok", "0.4")
+    assert checks["conv1d"][0] == "warn"
+    here.clear()
+    checks = found(examine(tmp_path / "ws", None, tmp_path / "mix.yaml"))
+    assert checks["fla"][0] == "FAIL"
+    assert "pip install flash-linear-attention" in checks["fla"][1]
+    assert not (tmp_path / "ws").exists()
+
+
+def _missing(name: str) -> str:
+    raise PackageNotFoundError(name)
+
+
+def test_kernels_are_no_matter_to_plain_attention_or_to_cores(gpus: FakeNvml, tmp_path: Path) -> None:
+    path = write(tmp_path, LLAMA_8B, 16)
+    assert "fla" not in found(examine(tmp_path / "ws", None, path))
+    gpus.driver = False
+    (tmp_path / "model" / "config.json").write_text(json.dumps(QWEN_27B))
+    checks = found(examine(tmp_path / "ws", None, path))
+    assert "fla" not in checks
+    assert "no GPU: one engine a core" in checks["devices"][1]
+    assert "links" not in checks
+
+
+def test_groups_and_their_cost_are_said(gpus: FakeNvml, tmp_path: Path) -> None:
+    checks = examine(tmp_path / "ws", None, write(tmp_path, QWEN_27B, 145))
+    assert found(checks)["an engine"][0] == "ok"
+    said = found(checks)["an engine"][1].replace("\n", " ")
+    assert "4 engines: cuda:0+1, cuda:2+3, cuda:4+5, cuda:6+7" in said
+    assert "every layer waits for two all-reduces" in said
+    assert all(len(check.found) <= 61 for check in checks if not check.what)
+
+
+def test_refused_parallelism_fails(gpus: FakeNvml, tmp_path: Path) -> None:
+    path = write(tmp_path, LLAMA_8B, 16, extra={"tensor_parallel_size": 2})
+    mark, said = found(examine(tmp_path / "ws", None, path))["placement"]
+    assert mark == "FAIL"
+    assert "--force-tensor-parallel" in said
+    assert run_app(["doctor", str(path), "-w", str(tmp_path / "ws")]) == 3
+
+
+def test_slices_are_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine = FakeNvml(cards(1))
+    machine.cards[0].slices = [
+        Card(name="A100 MIG 1g.10gb", memory_bytes=10 << 30, uuid=f"MIG-{number}") for number in range(7)
+    ]
+    monkeypatch.setitem(sys.modules, "pynvml", machine)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    checks = found(examine(tmp_path, None))
+    assert checks["devices"][1] == "cuda:0 to cuda:6 (A100 MIG 1g.10gb, 10 GiB each)"
+    assert checks["links"][1] == "7 MIG slices: one engine a slice; slices cannot be grouped"
+
+
+@pytest.mark.parametrize(("config", "said"), [(LLAMA_8B, "no weights"), (None, "config.json"), ("[", "config.json")])
+def test_a_target_that_is_not_whole_fails(config: Any, said: str, tmp_path: Path) -> None:
+    path = write(tmp_path, config)
+    mark, text = found(examine(tmp_path / "ws", None, path))["target"]
+    assert (mark, said in text) == ("FAIL", True)
+
+
+def test_a_target_that_is_nowhere_fails_and_a_wrong_manifest_exits_2(tmp_path: Path, capsys: Any) -> None:
+    path = write(tmp_path, LLAMA_8B, 16)
+    path.write_text(path.read_text().replace('"model": "model"', '"model": "gone.gguf"'))
+    assert found(examine(tmp_path / "ws", None, path))["target"][0] == "FAIL"
+    path.write_text("name: [")
+    assert run_app(["doctor", str(path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_config_that_is_not_understood_is_said(gpus: FakeNvml, tmp_path: Path) -> None:
+    mark, said = found(examine(tmp_path / "ws", None, write(tmp_path, {"model_type": "odd"}, 16)))["an engine"]
+    assert mark == "ok"
+    assert "concurrency unknown" in said.replace("\n", " ")
+
+
+def test_nothing_heavy_is_imported(tmp_path: Path) -> None:
+    path = write(tmp_path, QWEN_27B, 0.1)
+    code = (
+        "import sys\nfrom draftmill.app import run_app\n"
+        f"run_app(['doctor', {str(path)!r}, '-w', {str(tmp_path / 'ws')!r}])\n"
+        "sys.exit(','.join(name for name in ('torch', 'vllm', 'transformers', 'ray') if name in sys.modules) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "an engine" in done.stdout
