@@ -3,7 +3,7 @@
 `KeptEngines` is a `fleet.crew.Launch`: the first pool that asks for a device starts its worker there, each later pool
 is lent the same one. A pool that stops gives its workers back and believes that they ended. All that a run does is the
 real thing (pool, leases, shards, ledger) but for the start and the end of its engines, which no rate should count.
-All runs must be of one event loop and ask for the same engine on a device, one run at a time.
+All runs must be of one event loop, one at a time; a run that asks for another engine on a device gets another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class KeptEngines:
 
     def __init__(self, log_dir: Path) -> None:
         self._log_dir = log_dir
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[tuple[str, bytes], _Kept] = {}
 
     def __call__(
         self,
@@ -39,13 +39,12 @@ class KeptEngines:
         """Lend the device's worker, started now if this is the first time.
 
         Raises:
-            ValueError: it was started for another engine, or is lent already.
+            ValueError: it is lent already.
         """
-        kept = self._kept.get(device.label)
+        kept = self._kept.get((device.label, start.config))
         if kept is None:
-            kept = self._kept[device.label] = _Kept(device, start, self._log_dir / f"kept-{device.label}.log")
-        if kept.start != start:
-            raise ValueError(f"{device.label}: the kept engine was started with other settings; start a new benchmark")
+            name = f"kept-{device.label}-{len(self._kept)}.log"
+            kept = self._kept[device.label, start.config] = _Kept(device, start, self._log_dir / name)
         lent = _Lent(number, kept, on_message, on_death)
         kept.lend(lent)
         return lent

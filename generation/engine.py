@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.devices import gpus_in, kind_of
+from generation import vllm_plugin
 from generation.messages import EngineConfig, GenerateItem, GenerateResult, pack_ids
 from generation.meter import Meter
 
@@ -92,6 +93,10 @@ def start_engine(config: EngineConfig, meter: Meter, monotonic_s: Callable[[], f
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # this process has threads
     os.environ.setdefault("VLLM_ENGINE_READY_TIMEOUT_S", "7200")  # the pool's start timeout decides
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if kind_of(config.device) == "cpu" and config.engines_here >= len(os.sched_getaffinity(0)):
+        # every core has an engine: what schedules this one stays on its own core, and waits there instead of spinning
+        os.sched_setaffinity(0, {int(config.device.rpartition(":")[2])})
+        vllm_plugin.ask()
 
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext

@@ -28,7 +28,13 @@ STARVED_SAMPLES = 3
 
 
 def engine_config(
-    manifest: Manifest, target: ResolvedTarget, device: Device, number: int, fitting: int | None, reseed: int = 0
+    manifest: Manifest,
+    target: ResolvedTarget,
+    device: Device,
+    number: int,
+    fitting: int | None,
+    reseed: int = 0,
+    engines_here: int = 1,
 ) -> EngineConfig:
     """What the manifest says of an engine.
 
@@ -36,6 +42,7 @@ def engine_config(
         number: the engine's among those of the run.
         fitting: sequences that run at once where the manifest leaves that open; None is the engine's own choice.
         reseed: added to the seed.
+        engines_here: engines on the device's machine.
     """
     engine = manifest.engine
     return EngineConfig(
@@ -52,6 +59,7 @@ def engine_config(
         trust_remote_code=manifest.target.trust_remote_code,
         engine_number=number,
         device=device.label,
+        engines_here=engines_here,
     )
 
 
@@ -91,8 +99,9 @@ class Engines:
         """How an engine is started; asked at every start."""
         start = self._starts[device.label]
         self._starts[device.label] += 1
+        here = sum(other.node == device.node for other in self._numbers)
         config = engine_config(
-            self._manifest, self._target, device, self._numbers[device], self._fitting, SEEDS_PER_START * start
+            self._manifest, self._target, device, self._numbers[device], self._fitting, SEEDS_PER_START * start, here
         )
         fewer = max(1, max_num_seqs_of(config) >> self._shrunk[device.label])
         return msgspec.msgpack.encode(msgspec.structs.replace(config, max_num_seqs=fewer))

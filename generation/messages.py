@@ -36,6 +36,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     engine_number: int = 0
     device: str = "cpu:0"
     """The device's label; what the process may use of it is set by its environment."""
+    engines_here: int = 1
+    """Engines on this machine, this one among them."""
 
 
 class GenerateItem(msgspec.Struct, frozen=True, kw_only=True):
