@@ -94,7 +94,7 @@ def start_engine(config: EngineConfig, meter: Meter, monotonic_s: Callable[[], f
     os.environ.setdefault("VLLM_ENGINE_READY_TIMEOUT_S", "7200")  # the pool's start timeout decides
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if kind_of(config.device) == "cpu" and config.engines_here >= len(os.sched_getaffinity(0)):
-        # every core has an engine: what schedules this one stays on its own core, and waits there instead of spinning
+        # every core has an engine: what schedules this one stays on its own core, and pauses there instead of spinning
         os.sched_setaffinity(0, {int(config.device.rpartition(":")[2])})
         vllm_plugin.ask()
 

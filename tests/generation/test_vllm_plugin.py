@@ -1,4 +1,4 @@
-"""Engines that wait instead of spinning: only where a worker of ours asked, and only when both ends are connected."""
+"""Engines that pause between two looks at their queue instead of spinning: only where a worker of ours asked."""
 
 from __future__ import annotations
 
@@ -14,49 +14,41 @@ from generation import vllm_plugin
 MODULE = "vllm.distributed.device_communicators.shm_broadcast"
 
 
-class SpinCondition:
-    """As vLLM's: each read that it is told of grants a second of spinning."""
-
-    def __init__(self) -> None:
-        self.told = 0
-
-    def record_read(self) -> None:
-        self.told += 1
+def yields() -> None:
+    """As vLLM's."""
 
 
 @pytest.fixture
-def condition(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """vLLM's class, in a module of its name."""
-    made = type("SpinCondition", (SpinCondition,), {"record_read": SpinCondition.record_read})
+def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """vLLM's module, as far as it is looked at."""
     names = MODULE.split(".")
     for i in range(1, len(names) + 1):
         monkeypatch.setitem(sys.modules, ".".join(names[:i]), ModuleType(".".join(names[:i])))
-    sys.modules[MODULE].SpinCondition = made  # type: ignore[attr-defined]
+    made: Any = sys.modules[MODULE]
+    made.sched_yield = yields
     return made
 
 
-def test_nothing_changes_unless_a_worker_asked(condition: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(vllm_plugin.WAIT, raising=False)
+def test_nothing_changes_unless_a_worker_asked(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(vllm_plugin.PAUSE, raising=False)
     vllm_plugin.register()
-    assert condition.record_read is SpinCondition.record_read
+    assert module.sched_yield is yields
 
 
-def test_after_the_first_reads_nobody_spins(condition: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(vllm_plugin.WAIT, "1")
+def test_it_sleeps_where_it_span(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setenv(vllm_plugin.PAUSE, "1")
+    monkeypatch.setattr("time.sleep", slept.append)
     vllm_plugin.register()
-    vllm_plugin.register()  # vLLM loads plugins more than once
-    one, other = condition(), condition()
-    for _ in range(3 * vllm_plugin.SETTLING_READS):
-        one.record_read()
-    other.record_read()
-    assert (one.told, other.told) == (vllm_plugin.SETTLING_READS, 1)
+    module.sched_yield()
+    assert slept == [vllm_plugin.PAUSE_S]
 
 
-def test_another_vllm_is_left_alone(condition: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(vllm_plugin.WAIT, "1")
-    del condition.record_read
-    del sys.modules[MODULE].SpinCondition  # type: ignore[attr-defined]
+def test_another_vllm_is_left_alone(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(vllm_plugin.PAUSE, "1")
+    del module.sched_yield
     vllm_plugin.register()
+    assert not hasattr(module, "sched_yield")
 
 
 def test_vllm_finds_it() -> None:
