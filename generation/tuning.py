@@ -158,6 +158,8 @@ def next_settings(search: Search, outcomes: Sequence[Outcome]) -> tuple[Setting,
     The first is the present setting, and so is the last where another beat it. Called again when all that it named has
     an outcome.
     """
+    if sum(outcome.setting == search.present for outcome in outcomes) > 1:
+        return ()  # the second time is the last, whatever it makes the best
     tried = {outcome.setting for outcome in outcomes}
     most = search.settings - len(search.kv_cache_dtypes)  # what was asked for has room first
     rooms = (max(min(2, most), most - 2), most, search.settings)
@@ -214,8 +216,6 @@ def _kv_dtypes(search: Search, outcomes: Sequence[Outcome]) -> list[Setting]:
 
 def _again(search: Search, outcomes: Sequence[Outcome]) -> tuple[Setting, ...]:
     """The present setting once more where another beat it: the machine may have been busier at first."""
-    if sum(outcome.setting == search.present for outcome in outcomes) != 1:
-        return ()
     advice = advise(search, outcomes)
     return () if advice is None or advice.gain is None else (search.present,)
 
