@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from corpus import identity, selection
 from corpus.artefacts import read_description, write_description, write_text
-from corpus.candidates import Candidates, GroupKey, TokenRule, ordered_candidates
+from corpus.candidates import Candidates, TokenRule, ordered_candidates
 from corpus.canonical import canonical_json
 from corpus.errors import UserError
 from corpus.evalsets import resolve_eval_sets
@@ -28,7 +28,8 @@ from corpus.ledger.writer import LedgerWriter
 from corpus.manifest import Manifest
 from corpus.mixing import available_prompts, losses, lost_sources, quota_notes, shortage_table, wanted_quotas
 from corpus.pools import Pool, PoolReader
-from corpus.rounds import last_round, round_files, taken_rows, write_round
+from corpus.rounds import last_round, prefixes_of, round_files, taken_rows, write_round
+from corpus.selection import GroupKey
 from corpus.sources import FileDigests, ResolvedSource, resolve_source
 from corpus.workspace import Workspace
 
@@ -170,7 +171,7 @@ def commit_build(plan: BuildPlan, workspace: Workspace, ledger: LedgerWriter) ->
     current = written is not None and written | {"created_at": body["created_at"]} == body
     if written is not None and known:
         _refresh_lock(folder, plan)
-    entered = current and _held(plan.build_id, ledger) == _asked(taken_groups(workspace, plan))
+    entered = current and _held(plan.build_id, ledger) == prefixes_of(taken_groups(workspace, plan))
     if known and entered and ordered and pools >= {pool.pool_id for pool in plan.pools}:
         return False
     if known and written is None:
@@ -200,12 +201,6 @@ def _held(build_id: str, ledger: LedgerWriter) -> dict[GroupKey, int]:
         "SELECT category, source, holdout, count(*) FROM selections WHERE build_id = ? GROUP BY ALL", build_id
     )
     return {(category, source, holdout): count for category, source, holdout, count in rows}
-
-
-def _asked(taken: pl.DataFrame) -> dict[GroupKey, int]:
-    """The same as a round's file has it."""
-    rows = taken.select(*selection.GROUP, "prefix").iter_rows()
-    return {(category, source, holdout): prefix for category, source, holdout, prefix in rows if prefix}
 
 
 def _written(folder: Path, plan: BuildPlan, first: pl.DataFrame) -> dict[str, Any] | None:

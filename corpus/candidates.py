@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("draftmill")
 
-GroupKey = tuple[str, str, bool]
 """(category, source, holdout)"""
 
 LIGHT_COLUMNS = [
@@ -45,7 +44,7 @@ class Candidates:
     """One nested order: how many prompts each group has, and what became of the other rows."""
 
     candidates_id: str
-    counts: dict[GroupKey, int]
+    counts: dict[selection.GroupKey, int]
     dropped: dict[str, dict[str, int]]
     """Dropped rows of each source, by reason."""
 

@@ -16,7 +16,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from corpus import identity
 from corpus.artefacts import read_description
@@ -34,9 +34,6 @@ from corpus.manifest import Target
 from corpus.pools import PoolReader, load_chunks
 from corpus.sources import FileDigests, ResolvedSource
 from corpus.workspace import Workspace
-
-if TYPE_CHECKING:
-    pass
 
 LIGHT_COLUMNS = ["prompt_id", "file", "row_index", "upstream_id", "turns", "prompt_chars"]
 

@@ -17,10 +17,23 @@ from corpus.selection import GROUP, numbered_replicas
 if TYPE_CHECKING:
     import polars as pl
 
+    from corpus.selection import GroupKey
+
 
 def round_files(folder: Path) -> list[Path]:
     """The rounds of a build's folder, in their order."""
-    return sorted((folder / "rounds").glob("[0-9]*.parquet"), key=lambda path: int(path.stem))
+    named = [path for path in (folder / "rounds").glob("*.parquet") if path.stem.isdecimal()]
+    return sorted(named, key=lambda path: int(path.stem))
+
+
+def prefixes_of(taken: pl.DataFrame) -> dict[GroupKey, int]:
+    """Rows that are taken of each group of which any is.
+
+    Args:
+        taken: GROUP and prefix.
+    """
+    rows = taken.select(*GROUP, "prefix").iter_rows()
+    return {(category, source, holdout): prefix for category, source, holdout, prefix in rows if prefix}
 
 
 def last_round(folder: Path) -> pl.DataFrame | None:

@@ -26,6 +26,8 @@ HOLDOUT_SALT = 0x686F6C646F7574
 THINKING_SALT = 0x7468696E6B
 MASK = (1 << 64) - 1
 GROUP = ("category", "source", "holdout")
+GroupKey = tuple[str, str, bool]
+"""One group: a value for each of GROUP."""
 """What a group of candidates has in common: a build takes a prefix of each."""
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from corpus import building
 from corpus.building import BuildPlan
 from corpus.candidates import TokenRule
+from corpus.columns import table
 from corpus.errors import UserError
 from corpus.ledger.query import LedgerReader
 from corpus.ledger.rebuild import adopt
@@ -29,7 +30,7 @@ from corpus.runlog import RunLog
 from draftmill.interrupted import StoppedEarly
 from draftmill.placement import place
 from draftmill.session import Session
-from draftmill.terminal import ExtractionScreen, GenerationScreen, Screen, TrainingScreen, clock, say, table
+from draftmill.terminal import ExtractionScreen, GenerationScreen, Screen, TrainingScreen, clock, say
 from extraction.run import ExtractionPlan, plan_capture, plan_extraction, run_extraction
 from fleet.interrupt import Interrupt, Interrupted, run_interruptible
 from generation.fit import max_num_seqs

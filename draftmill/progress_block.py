@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
+
+from draftmill.table import cut, printable
 
 if TYPE_CHECKING:
     from generation.progress import CategoryProgress, EngineProgress, Progress
@@ -242,7 +244,7 @@ def flow(parts: Sequence[str], width: int) -> list[str]:
     """Parts one after the other, with commas; what does not fit goes into the next line."""
     lines: list[str] = []
     for i, raw in enumerate(parts):
-        part = _shown(raw) + ("," if i + 1 < len(parts) else "")
+        part = printable(raw) + ("," if i + 1 < len(parts) else "")
         if lines and cell_len(lines[-1]) + 1 + cell_len(part) <= width:
             lines[-1] += f" {part}"
         else:
@@ -264,7 +266,7 @@ def fit_table(header: Row, rows: Sequence[Row], width: int) -> list[str]:
     """Names to the left and figures to the right; names are cut first, then the rightmost figures left out."""
     if not rows:
         return []
-    table = [tuple(_shown(cell) for cell in row) for row in (header, *rows)]
+    table = [tuple(printable(cell) for cell in row) for row in (header, *rows)]
     columns = len(header)
     while True:
         widths = [max(cell_len(row[i]) for row in table) for i in range(columns)]
@@ -289,17 +291,5 @@ def _shorten(table: list[str], over: int, width: int) -> list[str]:
     return [*table[:keep], cut(f"and {len(table) - keep} more", width)]
 
 
-def cut(text: str, width: int) -> str:
-    """No wider than `width` columns; what is cut ends in an ellipsis."""
-    if cell_len(text) <= width:
-        return text
-    return set_cell_size(text, width - 1).rstrip() + "…" if width > 0 else ""
-
-
 def _padded(text: str, width: int) -> str:
     return text + " " * (width - cell_len(text))
-
-
-def _shown(text: str) -> str:
-    """Names are somebody's own: nothing of them steers the terminal."""
-    return "".join(ch if ch.isprintable() else ch.encode("unicode_escape").decode() for ch in text)

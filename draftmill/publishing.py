@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from corpus.artefacts import full_disk, replace_folder, temporary_path, write_text
 from corpus.building import taken_groups
 from corpus.card import CONFIGS, ImportedPart, Published, card_text, one_license
+from corpus.columns import table
 from corpus.errors import UserError, first_line
 from corpus.gguf import is_gguf_target
 from corpus.ledger.query import query
@@ -26,7 +27,7 @@ from draftmill.naming import published_lock, published_model, published_path
 from draftmill.pipeline import selection_plan
 from draftmill.published import write_prompts, write_responses
 from draftmill.session import Session
-from draftmill.terminal import say, table
+from draftmill.terminal import say
 
 if TYPE_CHECKING:
     import polars as pl

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
+from corpus.columns import table
 from corpus.ledger.query import query
 from corpus.workspace import Workspace
 from draftmill.scene import ended_line, going_line, look
-from draftmill.terminal import table
 
 
 def status_lines(workspace: Workspace) -> list[str]:

@@ -41,7 +41,7 @@ def format_table(rows: pl.DataFrame) -> str:
 def _line(cells: list[str], widths: list[int], numeric: list[bool]) -> str:
     shown = []
     for cell, width, right in zip(cells, widths, numeric, strict=True):
-        text = _cut(cell, width)
+        text = cut(cell, width)
         padding = " " * (width - cell_len(text))
         shown.append(padding + text if right else text + padding)
     return (" " * GAP).join(shown).rstrip()
@@ -53,7 +53,7 @@ def _records(columns: list[str], body: list[list[str]], room: int) -> str:
     text = ""
     for row in body:
         for column, cell in zip(columns, row, strict=True):
-            text += f"{column}{' ' * (name_width - cell_len(column) + GAP)}{_cut(cell, value_width)}".rstrip() + "\n"
+            text += f"{column}{' ' * (name_width - cell_len(column) + GAP)}{cut(cell, value_width)}".rstrip() + "\n"
         text += "─" * min(room, 40) + "\n"
     return text
 
@@ -72,8 +72,16 @@ def _fit(widths: list[int], room: int) -> list[int]:
     return fitted
 
 
-def _cut(text: str, width: int) -> str:
-    return text if cell_len(text) <= width else set_cell_size(text, max(width - 1, 0)).rstrip() + "…"
+def cut(text: str, width: int) -> str:
+    """No wider than `width` columns; what is cut ends in an ellipsis."""
+    if cell_len(text) <= width:
+        return text
+    return set_cell_size(text, width - 1).rstrip() + "…" if width > 0 else ""
+
+
+def printable(text: str) -> str:
+    """Text of somebody else's, of which nothing steers the terminal."""
+    return "".join(ch if ch.isprintable() else ch.encode("unicode_escape").decode() for ch in text)
 
 
 def _cell(value: Any) -> str:
@@ -85,4 +93,4 @@ def _cell(value: Any) -> str:
         return f"{value:.4g}" if abs(float(value)) < 1000 else f"{value:.1f}"
     if isinstance(value, datetime) and value.tzinfo is not None:
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
-    return "".join(ch if ch.isprintable() else ch.encode("unicode_escape").decode() for ch in str(value))
+    return printable(str(value))

@@ -10,7 +10,6 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -29,19 +28,6 @@ def say(line: str) -> None:
     """One line for the person."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Left-aligned names, right-aligned figures."""
-    widths = [max(len(str(row[i])) for row in [header, *rows]) for i in range(len(header))]
-
-    def line(row: Sequence[str]) -> str:
-        return "  ".join(
-            f"{cell:<{width}}" if i == 0 else f"{cell:>{width}}"
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-
-    return [line(header), *(line(row) for row in rows)]
 
 
 def clock(seconds: float) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from corpus.columns import table
 from corpus.errors import UserError
 from corpus.manifest import Engine
 from corpus.manifest_edit import edit_manifest
@@ -23,7 +24,7 @@ from draftmill.interrupted import StoppedEarly
 from draftmill.pipeline import reader, selection_plan
 from draftmill.placement import Placement, place
 from draftmill.session import Session
-from draftmill.terminal import Screen, clock, say, table
+from draftmill.terminal import Screen, clock, say
 from fleet.devices import Device
 from fleet.interrupt import Interrupt, run_interruptible
 from generation.tune_run import Rounds, TuneRun, rounds_for

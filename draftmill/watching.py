@@ -15,7 +15,7 @@ from shutil import get_terminal_size
 
 from corpus.errors import UserError
 from corpus.workspace import Workspace
-from draftmill.progress_block import cut, flow, progress_lines, stopping_note
+from draftmill.progress_block import flow, progress_lines, stopping_note
 from draftmill.scene import (
     Owner,
     Scene,
@@ -29,6 +29,7 @@ from draftmill.scene import (
     read_run,
 )
 from draftmill.status import build_lines, status_lines
+from draftmill.table import cut
 from draftmill.terminal import Screen, draws
 
 DRAWN_EVERY_S = 2.0

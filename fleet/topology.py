@@ -69,11 +69,6 @@ class Topology:
             table[a][b] = table[b][a] = link(a, b)
         return cls(tuple(devices), tuple(tuple(row) for row in table))
 
-    @classmethod
-    def unlinked(cls, devices: Sequence[Device]) -> Topology:
-        """Devices of which no two reach each other: cores, MIG slices, one GPU."""
-        return cls.of(devices, lambda a, b: NO_LINK)
-
     def without(self, devices: Sequence[Device]) -> Topology:
         """The others, with their links."""
         kept = [at for at, device in enumerate(self.devices) if device not in devices]

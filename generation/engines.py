@@ -69,6 +69,7 @@ class Engines:
     def __init__(self, manifest: Manifest, target: ResolvedTarget, log: RunLog, tally: Tally) -> None:
         self._manifest, self._target, self._log, self._tally = manifest, target, log, tally
         self._numbers: dict[Device, int] = {}
+        self._fitting: int | None = None
         self._starts: Counter[str] = Counter()
         self._shrunk: Counter[str] = Counter()
         self._capacity: dict[str, int] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from corpus.records import Prompt
 from generation.checks import Asked, notes_of
 from generation.conversation import Conversation
 from generation.diversity import DiversityCheck
@@ -37,13 +38,12 @@ class Examiner:
         token_ids = unpack_ids(result.token_ids)
         opened = prompt_opens(unpack_ids(conversation.prompt_token_ids[-TAIL:]), self._markers)
         spans = answer_span(token_ids, self._markers, opened=opened)
-        shown = prompt.messages[: prompt.ends()[answer.turn]]
-        text = "\n".join(m["content"] for m in shown if m["role"] == "user" and m["content"])
+        shown = Prompt(prompt.messages[: prompt.ends()[answer.turn]])
         notes = notes_of(
             result.text,
             token_ids,
             spans,
-            Asked.of(text, prompt.tools),
+            Asked.of(shown.user_text(), prompt.tools),
             finished=result.finish_reason == "stop",
             markers=self._markers,
             decode=lambda ids: str(self._tokenizer.decode(ids, skip_special_tokens=True)),

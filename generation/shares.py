@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from corpus import building, selection
+from corpus import building
 from corpus.building import BuildPlan
-from corpus.candidates import GroupKey
+from corpus.columns import table
 from corpus.errors import UserError
 from corpus.ledger.writer import LedgerWriter
 from corpus.manifest import Manifest
-from corpus.selection import split_quota
+from corpus.rounds import prefixes_of
+from corpus.selection import GroupKey, split_quota
 from corpus.target import ResolvedTarget
 from generation.feed import conversations_of
 from generation.plan import LABELS, ROW, GenerationPlan
@@ -43,7 +44,6 @@ class Shares:
     plan: GenerationPlan
     ledger: LedgerWriter
     retry_rejected: bool = False
-    rounds: int = 0
 
     def top_up(self) -> pl.DataFrame | None:
         """What is asked beside, as conversations; None if the build needs no more, or has no more.
@@ -148,13 +148,7 @@ class Shares:
             ]
             for name, one in sorted(standings.items(), key=lambda item: -item[1].target)
         ]  # fmt: skip
-        widths = [max(len(row[i]) for row in [header, *body]) for i in range(len(header))]
-        return [
-            "  ".join(
-                cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-            )
-            for row in [header, *body]
-        ]
+        return table(header, body)
 
     def _short_line(self, short: dict[str, float]) -> str:
         what = ", ".join(f"{name} {missing:,.0f}" for name, missing in short.items())
@@ -174,13 +168,9 @@ class Shares:
 
     def _commit(self, taken: dict[GroupKey, int]) -> None:
         building.commit_round(self.build, taken, self.ledger)
-        self.rounds += 1
 
     def _prefixes(self) -> dict[GroupKey, int]:
-        taken = building.taken_groups(self.ledger.workspace, self.build)
-        return {
-            (category, source, holdout): n for category, source, holdout, n in taken.select(*LABELS, "prefix").rows()
-        }
+        return prefixes_of(building.taken_groups(self.ledger.workspace, self.build))
 
     def _available(self, category: str) -> dict[str, int]:
         return {s: n for (c, s, holdout), n in self.build.counts.items() if c == category and not holdout}
@@ -217,13 +207,9 @@ class Shares:
 
         rows = building.selected_rows(self.ledger.workspace, self.build, ["prompt_id"])
         rows = rows.filter(~pl.col("holdout"))
-        counts = pl.DataFrame(
-            [(*group, n) for group, n in self.build.counts.items()],
-            schema={"category": pl.String, "source": pl.String, "holdout": pl.Boolean, "n": pl.Int64},
-            orient="row",
-        )
-        placed = rows.join(counts, on=list(selection.GROUP)).with_columns(
-            place=pl.col("source_rank") + pl.col("replica").cast(pl.Int64) * pl.col("n")
+        groups = building.taken_groups(self.ledger.workspace, self.build).select(*LABELS, "available")
+        placed = rows.join(groups, on=LABELS).with_columns(
+            place=pl.col("source_rank") + pl.col("replica").cast(pl.Int64) * pl.col("available")
         )
         amount = "sum(r.response_tokens)" if self.manifest.mix.unit == "response_tokens" else "1"
         accepted = self.ledger.frame(

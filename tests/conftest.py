@@ -17,10 +17,11 @@ from typing import Any, cast
 import pytest
 from hypothesis import settings
 
-from corpus.building import BuildPlan, plan_build
+from corpus.building import BuildPlan, commit_build, plan_build
 from corpus.errors import RowError
 from corpus.gguf import ensure_converted
-from corpus.ledger.writer import LedgerWriter
+from corpus.ledger.rebuild import adopt
+from corpus.ledger.writer import LedgerWriter, open_ledger
 from corpus.manifest import Manifest, Target
 from corpus.manifest_file import parse_manifest
 from corpus.runlog import RunLog
@@ -166,6 +167,14 @@ class World:
         summary = asyncio.run(run.run(feed, chosen, Interrupt(), lambda progress: None, top_up))
         log.finish("done")
         return summary
+
+    def tell(self, manifest: Manifest, **options: Any) -> RunSummary | None:
+        """Build and generate, as one command does."""
+        with open_ledger(self.workspace, "run") as ledger:
+            adopt(ledger)
+            plan = self.plan(manifest)
+            commit_build(plan, self.workspace, ledger)
+            return self.generate(manifest, plan, ledger, **options)
 
     def run(self, made: GenerationPlan, manifest: Manifest, ledger: LedgerWriter, log: RunLog) -> GenerationRun:
         """A run with the fake engine."""

@@ -15,6 +15,8 @@ from pathlib import Path
 from corpus.import_files import REPLICA
 from corpus.ledger.findings import MOST_EXAMPLES, Finding, Problems
 from corpus.ledger.writer import Readable
+from corpus.rounds import prefixes_of, round_files
+from corpus.selection import GroupKey
 
 STATES = ("accepted", "rejected", "retried")
 REBUILD = "`draftmill ledger rebuild` makes the ledger again from the files."
@@ -58,7 +60,7 @@ ATTEMPTS = """
                count(*) FILTER (state = 'rejected') AS rejected,
                count(*) FILTER (state = 'rejected' AND coalesce(trim(reason), '') = '') AS unexplained,
                count(*) FILTER (state IS NULL OR NOT list_contains($1, state)) AS unknown,
-               max_by(reason, attempt) FILTER (state = 'rejected') AS reason
+               max_by(reason, (shard, shard_row)) FILTER (state = 'rejected') AS reason
         FROM responses SEMI JOIN wanted USING (response_id) GROUP BY response_id
     ), judged AS (
         SELECT w.response_id, CASE WHEN w.left_out IS NOT NULL THEN 'left out' WHEN a.accepted > 0 THEN 'accepted'
@@ -111,7 +113,9 @@ def check_selections(ledger: Readable, build: Build) -> Finding:
         if there != named:
             problems.add(f"{what} prompts more or less than {named:,}", [f"{there:,} are there"], abs(there - named))
     folder = ledger.workspace.build(build.build_id)
-    notes += _held_against_rounds(folder, {tuple(row[:3]): row[3] for row in counts}, problems)
+    notes += _held_against_rounds(
+        folder, {(category, source, held): rows for category, source, held, rows in counts}, problems
+    )
     wanted = ledger.rows("SELECT count(*) FROM build_responses WHERE build_id = ?", build.build_id)[0][0]
     prompts = sum(row[3] for row in counts)
     if not wanted:
@@ -163,17 +167,17 @@ def _differences(ledger: Readable, build: Build, asked: str) -> list[tuple[str, 
 
 def _planned_round(ledger: Readable, build: Build, folder: Path) -> int | None:
     """The round that the plan was made for, if it is an earlier one."""
-    for number, path in sorted(_rounds(folder).items(), reverse=True):
+    for path in reversed(round_files(folder)):
         if _read_round(path) is not None:
             file = "'" + glob.escape(str(path.resolve())).replace("'", "''") + "'"
             if not _differences(ledger, build, IN_ROUND.format(file=file)):
-                return number
+                return int(path.stem)
     return None
 
 
-def _held_against_rounds(folder: Path, selected: dict[tuple[object, ...], int], problems: Problems) -> list[str]:
+def _held_against_rounds(folder: Path, selected: dict[GroupKey, int], problems: Problems) -> list[str]:
     """A selection is what one of its rounds takes; notes say if it is not the last one."""
-    rounds = {number: _read_round(path) for number, path in _rounds(folder).items()}
+    rounds = {int(path.stem): _read_round(path) for path in round_files(folder)}
     fitting = [number for number, taken in rounds.items() if taken == selected]
     if not fitting:
         whole = [number for number, taken in rounds.items() if taken is not None]
@@ -183,19 +187,14 @@ def _held_against_rounds(folder: Path, selected: dict[tuple[object, ...], int], 
     return [f"round {max(rounds)} is not entered yet"] if max(fitting) < max(rounds) else []
 
 
-def _rounds(folder: Path) -> dict[int, Path]:
-    return {int(path.stem): path for path in (folder / "rounds").glob("[0-9]*.parquet") if path.stem.isdigit()}
-
-
-def _read_round(path: Path) -> dict[tuple[object, ...], int] | None:
+def _read_round(path: Path) -> dict[GroupKey, int] | None:
     """Rows that a round takes of each group; None where the file cannot be read."""
     import polars as pl
 
     try:
-        rows = pl.read_parquet(path, glob=False).select("category", "source", "holdout", "prefix")
+        return prefixes_of(pl.read_parquet(path, glob=False))
     except (OSError, pl.exceptions.PolarsError):
         return None
-    return {tuple(row[:3]): row[3] for row in rows.iter_rows() if row[3]}
 
 
 def _twice(ledger: Readable, build: Build) -> tuple[str, list[str], int]:

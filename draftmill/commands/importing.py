@@ -158,8 +158,8 @@ def _import(plan: ImportPlan, ledger: LedgerWriter) -> None:
 
 def _show_rows(plan: ImportPlan, workspace: Workspace) -> None:
     """What an import would enter: prompts by category, and why other rows hold none."""
+    from corpus.columns import table
     from corpus.importing import read_import, unusable_rows
-    from draftmill.terminal import table
 
     found = read_import(plan, workspace)
     counts = found.rows.group_by("category").len("rows").sort(["rows", "category"], descending=[True, False])
@@ -174,7 +174,8 @@ def _show_rows(plan: ImportPlan, workspace: Workspace) -> None:
 
 def _show_import(plan: ImportPlan, ledger: LedgerWriter) -> None:
     """What the corpus is made of, what became of its other rows, and what to ask next."""
-    from draftmill.terminal import say, table
+    from corpus.columns import table
+    from draftmill.terminal import say
 
     build = plan.import_id
     found = ledger.rows(

@@ -335,6 +335,4 @@ def test_whatever_is_killed_nothing_is_lost_and_nothing_is_doubled(
 
 def test_the_deaths_that_were_drawn_did_happen(whole: Undisturbed) -> None:
     """A point may be passed less often than in the undisturbed run, for much there goes by the clock; rarely so."""
-    if not whole.happened:
-        pytest.skip("no round was run")
     assert sum(whole.happened.values()) >= 0.7 * len(whole.happened), whole.happened

@@ -104,7 +104,7 @@ def test_what_engine_extra_may_not_ask(extra: dict[str, Any], said: str) -> None
 
 def test_cores_have_an_engine_each() -> None:
     cores = (Device("cpu", 0, "EPYC", 12 * GIB), Device("cpu", 1, "EPYC", 12 * GIB))
-    topology = Topology.unlinked(cores)
+    topology = tables.unlinked(cores)
     assert place(topology, Model(LLAMA_8B, GIB)).lines()[:2] == [
         "2 engines on cpu:0, cpu:1 (EPYC, 12 GiB each)",
         "an engine: 1.1 GB of weights, 1.1 GB for the KV cache",
@@ -120,14 +120,14 @@ def test_force_without_anything_to_force_is_said() -> None:
 
 def test_slices_keep_an_engine_each_and_a_model_too_large_for_one_is_refused() -> None:
     slices = tuple(Device("cuda", at, "A100 MIG 3g.40gb", 40 * GIB, f"MIG-{at}") for at in range(2))
-    topology = Topology.unlinked(slices)
+    topology = tables.unlinked(slices)
     assert place(topology, Model(LLAMA_8B, 16_000_000_000)).devices == slices
     with pytest.raises(DeviceError, match="MIG slices cannot be grouped"):
         place(topology)
 
 
 def test_what_is_unknown_is_placed_and_said() -> None:
-    topology = Topology.unlinked((Device("cuda", 0, "NVIDIA GB10"),))
+    topology = tables.unlinked((Device("cuda", 0, "NVIDIA GB10"),))
     placement = place(topology)
     assert placement.devices == topology.devices
     assert placement.lines()[0] == "1 engine on cuda:0 (NVIDIA GB10, memory unknown)"

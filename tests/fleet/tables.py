@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from fleet.devices import Device
+from fleet.topology import NO_LINK, Topology
+
 LEGEND = """
 Legend:
 
@@ -20,6 +25,11 @@ def table(links: list[list[str]], nics: int = 0, colours: bool = False) -> str:
         lines.append("\t".join([names[at], *cells, *["SYS"] * nics, "0-31,64-95", "0", "N/A"]))
     lines += ["\t".join([name, *["SYS"] * len(links), *[" X "] * nics]) for name in names[len(links) :]]
     return "\n".join(lines) + "\n" + LEGEND
+
+
+def unlinked(devices: Sequence[Device]) -> Topology:
+    """Devices of which no two reach each other: cores, MIG slices, one GPU."""
+    return Topology.of(devices, lambda a, b: NO_LINK)
 
 
 def mixed_pcie(at: int, other: int) -> str:

@@ -83,7 +83,7 @@ def test_a_mesh_is_grouped_where_every_two_are_linked_and_the_wider_links_first(
 
 
 def test_slices_are_never_grouped_even_forced() -> None:
-    topology = Topology.unlinked(SLICES)
+    topology = tables.unlinked(SLICES)
     assert topology.summary() == ["7 MIG slices: one engine a slice; slices cannot be grouped"]
     assert groups_for(topology, 1).groups == SLICES
     for force in (False, True):
@@ -101,7 +101,7 @@ def test_one_card_and_none() -> None:
 
 
 def test_cores_are_not_grouped() -> None:
-    cores = Topology.unlinked((Device("cpu", 0), Device("cpu", 1)))
+    cores = tables.unlinked((Device("cpu", 0), Device("cpu", 1)))
     with pytest.raises(DeviceError, match="each core has its own engine"):
         groups_for(cores, 2, force=True)
 
@@ -217,7 +217,7 @@ def test_a_model_too_large_for_one_card_is_told_the_cost_over_pcie() -> None:
     with pytest.raises(DeviceError, match=r"93.8 GiB on each of 8, and the largest offers 88.3 GiB"):
         smallest_group(topology, lambda size: 750 * GIB // size, usable=0.92)
     with pytest.raises(DeviceError, match="MIG slices cannot be grouped"):
-        smallest_group(Topology.unlinked(SLICES), lambda size: 12 * GIB // size)
+        smallest_group(tables.unlinked(SLICES), lambda size: 12 * GIB // size)
 
 
 def test_a_group_over_nvlink_is_not_told_of_pcie() -> None:

@@ -26,7 +26,6 @@ from corpus import artefacts
 from corpus.building import commit_build
 from corpus.errors import UserError
 from corpus.ledger.query import query
-from corpus.ledger.rebuild import adopt
 from corpus.ledger.writer import open_ledger
 from corpus.responses import read_rows_at
 from corpus.runlog import RunLog
@@ -54,15 +53,6 @@ def story(world: World, prompts: list[Any], *, extra: dict[str, Any] | None = No
     )
 
 
-def tell(world: World, manifest: Any, **options: Any) -> Any:
-    """Build and generate; returns the summary."""
-    with open_ledger(world.workspace, "run") as ledger:
-        adopt(ledger)
-        plan = world.plan(manifest)
-        commit_build(plan, world.workspace, ledger)
-        return world.generate(manifest, plan, ledger, **options)
-
-
 def each_wanted_once(world: World) -> Counter[str]:
     """How many wanted answers are in which state; fails where one has two or none."""
     rows = query(
@@ -80,7 +70,7 @@ def each_wanted_once(world: World) -> Counter[str]:
 
 def test_every_answer_is_kept_with_its_exact_tokens(world: World) -> None:
     manifest = story(world, [f"question {i}" for i in range(30)])
-    summary = tell(world, manifest, devices=2)
+    summary = world.tell(manifest, devices=2)
     done = each_wanted_once(world)
     assert (summary.accepted, summary.rejected) == (done["accepted"], done["rejected"])
     assert summary.accepted + summary.rejected == 30
@@ -101,13 +91,13 @@ def test_every_answer_is_kept_with_its_exact_tokens(world: World) -> None:
         assert (len(prompt), len(answer)) == (row["prompt_tokens"], row["response_tokens"])
         assert (row["reason"] == "empty") == (answer == [2])  # the end token alone
         assert answer[-1] == 2  # the token that ended the turn is part of the answer
-    assert tell(world, manifest) is None
+    assert world.tell(manifest) is None
 
 
 @pytest.mark.parametrize("policy", ["keep", "drop", "retry"])
 def test_what_becomes_of_an_answer_that_is_cut(world: World, policy: str) -> None:
     manifest = story(world, [f"question {i}" for i in range(24)], max_tokens=6, truncated=policy)
-    tell(world, manifest)
+    world.tell(manifest)
     counts = {(state, reason): n for state, reason, n in query(world.workspace, COUNTS).iter_rows()}
     cut = query(world.workspace, "SELECT count(*) FROM responses WHERE finish_reason = 'length' AND attempt = 0").item()
     assert cut > 3
@@ -117,12 +107,12 @@ def test_what_becomes_of_an_answer_that_is_cut(world: World, policy: str) -> Non
     if policy == "retry":
         longer = query(world.workspace, "SELECT max(response_tokens) FROM responses WHERE attempt = 1").item()
         assert 6 < longer <= 12
-    assert tell(world, manifest) is None
+    assert world.tell(manifest) is None
 
 
 def test_a_prompt_that_leaves_no_room_and_one_that_cannot_be_rendered(world: World) -> None:
     long = " ".join(f"w{i}" for i in range(600))
-    tell(world, story(world, ["short", long, "unrenderable", ["unrenderable", "later"]]))
+    world.tell(story(world, ["short", long, "unrenderable", ["unrenderable", "later"]]))
     rows = query(world.workspace, "SELECT reason, turn, prompt_tokens FROM responses WHERE state = 'rejected'").rows()
     reasons = Counter(reason for reason, _, _ in rows if reason != "empty")
     assert reasons == {"prompt_too_long": 1, "template_error": 2, "earlier_turn_rejected": 1}
@@ -130,9 +120,7 @@ def test_a_prompt_that_leaves_no_room_and_one_that_cannot_be_rendered(world: Wor
 
 
 def test_a_conversation_is_shown_its_own_earlier_answers(world: World) -> None:
-    tell(
-        world, story(world, [["first", "second", "third"] for _ in range(1)] + [["a", "b"]], extra={"mean_tokens": 20})
-    )
+    world.tell(story(world, [["first", "second", "third"] for _ in range(1)] + [["a", "b"]], extra={"mean_tokens": 20}))
     rows = query(
         world.workspace,
         "SELECT prompt_id, turn, text, prompt_token_ids, messages FROM provenance "
@@ -174,10 +162,10 @@ def test_an_engine_that_refuses_one_prompt_answers_the_others_and_may_be_asked_a
     token = world.words.token("poison")
     prompts: list[Any] = [*(f"question {i}" for i in range(8)), ["poison", "later"]]
     bad = story(world, prompts, extra={"raise_token_id": token, "mean_tokens": 20})
-    tell(world, bad)
+    world.tell(bad)
     rejected = "SELECT reason, turn FROM responses WHERE state = 'rejected' AND reason <> 'empty' ORDER BY turn"
     assert query(world.workspace, rejected).rows() == [("engine_error", 0), ("earlier_turn_rejected", 1)]
-    assert tell(world, bad) is None  # not without being told to
+    assert world.tell(bad) is None  # not without being told to
     with open_ledger(world.workspace, "run") as ledger:
         again = world.generation(bad, world.plan(bad), ledger, retry_rejected=True)
     assert again.left["turn"].to_list() == [0, 1]
@@ -189,7 +177,7 @@ def test_an_engine_that_refuses_one_prompt_answers_the_others_and_may_be_asked_a
 def test_a_prompt_that_kills_its_engine_is_set_aside_and_the_others_are_answered(world: World) -> None:
     token = world.words.token("killer")
     prompts = [*(f"question {i}" for i in range(6)), "killer"]
-    tell(world, story(world, prompts, extra={"crash_token_id": token, "latency_s": 0.05}))
+    world.tell(story(world, prompts, extra={"crash_token_id": token, "latency_s": 0.05}))
     reasons = Counter(row[0] for row in query(world.workspace, "SELECT reason FROM responses").rows())
     assert reasons["engine_crashed"] == 1
     seeds = {row[0] for row in query(world.workspace, "SELECT DISTINCT seed FROM accepted_responses").iter_rows()}
@@ -200,18 +188,18 @@ def test_a_prompt_that_kills_its_engine_is_set_aside_and_the_others_are_answered
 def test_an_engine_that_does_not_start_is_one_line(world: World) -> None:
     manifest = story(world, ["question"], extra={"fail_start": True})
     with pytest.raises(UserError) as caught:
-        tell(world, manifest)
+        world.tell(manifest)
     assert "the fake engine does not start" in str(caught.value)
     assert "run the same command to resume" in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert tell(world, story(world, ["question"])).accepted >= 0
+    assert world.tell(story(world, ["question"])).accepted >= 0
 
 
 def test_a_limit_makes_so_many_and_the_rest_later(world: World) -> None:
     manifest = story(world, [f"question {i}" for i in range(12)])
-    assert tell(world, manifest, limit=5).accepted <= 5
+    assert world.tell(manifest, limit=5).accepted <= 5
     assert query(world.workspace, "FROM responses").height == 5
-    tell(world, manifest)
+    world.tell(manifest)
     assert each_wanted_once(world).total() == 12
 
 
@@ -222,14 +210,14 @@ def test_an_interrupt_drains_commits_and_resumes(world: World) -> None:
     stored = query(world.workspace, "SELECT count(*), count(DISTINCT response_id) FROM responses").row(0)
     assert stored == (summary.accepted + summary.rejected,) * 2
     assert 5 <= stored[0] < 60
-    tell(world, manifest)
+    world.tell(manifest)
     assert each_wanted_once(world).total() == 60
 
 
 def test_answers_are_committed_while_the_run_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "FLUSH_ROWS", 5)
     manifest = story(world, [f"question {i}" for i in range(23)], extra={"latency_s": 0.05})
-    tell(world, with_engine(manifest, max_num_seqs=2))
+    world.tell(with_engine(manifest, max_num_seqs=2))
     shards = query(world.workspace, "SELECT rows FROM response_shards ORDER BY shard")["rows"].to_list()
     assert len(shards) > 2
     assert sum(shards) == 23
@@ -268,19 +256,19 @@ def test_a_drain_with_retries_pending_makes_no_answer_twice(world: World) -> Non
     assert summary.interrupted
     states = {state: n for state, _, n in query(world.workspace, COUNTS).iter_rows()}
     assert states["retried"] > 0
-    tell(world, manifest)
+    world.tell(manifest)
     assert each_wanted_once(world).total() == 60
     attempts = query(world.workspace, "SELECT response_id, attempt, state FROM responses")
     final = attempts.filter(pl.col("state") != "retried")
     assert final["response_id"].n_unique() == final.height == 60
     second = final.filter(attempt=1)
     assert set(second["response_id"]) == set(attempts.filter(state="retried")["response_id"])
-    assert tell(world, manifest) is None
+    assert world.tell(manifest) is None
 
 
 def test_an_engine_that_runs_out_of_memory_starts_again_smaller_and_all_is_answered(world: World) -> None:
     manifest = story(world, [f"question {i}" for i in range(40)], extra={"out_of_memory_above": 3, "latency_s": 0.02})
-    summary = tell(world, with_engine(manifest, max_num_seqs=10))
+    summary = world.tell(with_engine(manifest, max_num_seqs=10))
     assert each_wanted_once(world).total() == 40
     assert set(summary.reasons) <= {"empty"}
     said = query(world.workspace, "SELECT message FROM events WHERE kind = 'engine_out_of_memory' ORDER BY ALL DESC")
@@ -293,11 +281,11 @@ def test_an_engine_that_runs_out_of_memory_starts_again_smaller_and_all_is_answe
 def test_engines_that_share_a_random_stream_are_refused_in_one_line_and_nothing_is_kept(world: World) -> None:
     manifest = story(world, [f"question {i}" for i in range(20)], extra={"one_stream": True})
     with pytest.raises(UserError, match="share one random stream") as caught:
-        tell(world, manifest)
+        world.tell(manifest)
     assert "\n" not in str(caught.value)
     assert query(world.workspace, "SELECT count(*) FROM responses").item() == 0
     assert not list(world.workspace.responses.glob("*.parquet"))
-    tell(world, story(world, [f"question {i}" for i in range(20)]))
+    world.tell(story(world, [f"question {i}" for i in range(20)]))
     assert each_wanted_once(world).total() == 20
 
 
@@ -317,12 +305,12 @@ def test_a_disk_that_fills_up_in_the_middle_stops_the_run_in_one_line_and_tears_
         patched.setattr(writing, "FLUSH_ROWS", 5)
         patched.setattr(artefacts, "sync_path", full)
         with pytest.raises(UserError, match="the disk is full") as caught:
-            tell(world, small)
+            world.tell(small)
     assert "\n" not in str(caught.value)
     kept = query(world.workspace, "SELECT response_id FROM responses")["response_id"].to_list()
     assert 10 <= len(kept) < 60
     assert not list(world.workspace.root.rglob(".*.tmp"))
-    tell(world, manifest)
+    world.tell(manifest)
     assert each_wanted_once(world).total() == 60
     assert query(world.workspace, "SELECT count(*) FROM responses").item() == 60
 

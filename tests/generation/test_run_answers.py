@@ -14,7 +14,7 @@ import pytest
 
 from corpus.building import commit_build
 from corpus.ledger.query import query
-from corpus.ledger.rebuild import adopt, rebuild_workspace
+from corpus.ledger.rebuild import rebuild_workspace
 from corpus.ledger.writer import open_ledger
 from corpus.records import decode_prompt
 from corpus.responses import read_rows_at
@@ -76,15 +76,6 @@ def story(world: World, chats: list[Any], *, extra: dict[str, Any] | None = None
     )
 
 
-def tell(world: World, manifest: Any, **options: Any) -> Any:
-    """Build and generate; returns the summary."""
-    with open_ledger(world.workspace, "run") as ledger:
-        adopt(ledger)
-        plan = world.plan(manifest)
-        commit_build(plan, world.workspace, ledger)
-        return world.generate(manifest, plan, ledger, **options)
-
-
 def answers(world: World) -> pl.DataFrame:
     """Every attempt, with its text and token ids."""
     rows = query(world.workspace, ANSWERS)
@@ -102,7 +93,7 @@ def test_turns_spans_and_what_a_turn_extends(world: World) -> None:
     chats = [["first", "second", "third"]] + [[f"q{i}", "and", "then"] for i in range(8)]
     chats += [[f"changing {i}", "and"] for i in range(4)]
     manifest = story(world, chats, extra={"vocabulary": len(WORDS), "mean_tokens": 14}, max_tokens=20, reject=[])
-    tell(world, manifest)
+    world.tell(manifest)
     rows = answers(world)
     assert rows.height == 9 * 3 + 4 * 2
     tokens = {
@@ -133,7 +124,7 @@ def test_turns_spans_and_what_a_turn_extends(world: World) -> None:
 def test_recorded_turns_are_each_asked_over_the_recorded_ones_and_none_waits_for_another(world: World) -> None:
     chats = [[f"u{i}a", f"r{i}a", f"u{i}b", f"r{i}b", f"u{i}c"] for i in range(20)]
     manifest = story(world, chats, history="recorded", max_tokens=6, truncated="drop")
-    summary = tell(world, manifest)
+    summary = world.tell(manifest)
     rows = answers(world)
     assert rows.height == 60 == summary.accepted + summary.rejected
     assert set(rows["reason"].drop_nulls()) <= {"truncated", "empty"}
@@ -144,16 +135,16 @@ def test_recorded_turns_are_each_asked_over_the_recorded_ones_and_none_waits_for
         assert decode_prompt(texts[prompt_id], None).recorded
     states = rows.sort("turn").group_by("prompt_id").agg("state")["state"].to_list()
     assert ["rejected", "accepted"] in [list(one[:2]) for one in states]
-    assert tell(world, manifest) is None
+    assert world.tell(manifest) is None
     milder = story(world, chats, history="recorded", max_tokens=6, truncated="keep")
     cut = rows.filter(reason="truncated").height
-    again = tell(world, milder)
+    again = world.tell(milder)
     assert again.accepted == cut > 0
-    assert tell(world, milder) is None
+    assert world.tell(milder) is None
 
 
 def test_thinking_is_chosen_for_each_prompt_shown_to_the_template_and_in_the_recipe(world: World) -> None:
-    tell(world, story(world, [f"question {i}" for i in range(40)], thinking={"share": 0.5}, token_logprobs=True))
+    world.tell(story(world, [f"question {i}" for i in range(40)], thinking={"share": 0.5}, token_logprobs=True))
     rows = answers(world)
     thinking = dict(query(world.workspace, "SELECT response_id, thinking FROM provenance").iter_rows())
     said = {Words.token("think"): True, Words.token("answer"): False}
@@ -169,7 +160,7 @@ def test_thinking_is_chosen_for_each_prompt_shown_to_the_template_and_in_the_rec
 def test_findings_are_stored_and_reject_only_where_the_policy_says_so(world: World) -> None:
     prompts = [f"question {i}" for i in range(30)]
     strict = story(world, prompts, extra={"mean_tokens": 2})
-    tell(world, strict)
+    world.tell(strict)
     rows = answers(world)
     empty = rows.filter(pl.col("token_ids").list.len() == 1)
     assert 3 < empty.height < 20
@@ -177,11 +168,11 @@ def test_findings_are_stored_and_reject_only_where_the_policy_says_so(world: Wor
     assert empty["notes"].to_list() == [["empty"]] * empty.height
     assert rows.filter(state="accepted")["notes"].to_list() == [[]] * (30 - empty.height)
     lenient = story(world, prompts, extra={"mean_tokens": 2}, reject=[])
-    summary = tell(world, lenient)
+    summary = world.tell(lenient)
     assert (summary.accepted, summary.rejected) == (empty.height, 0)
-    assert tell(world, lenient) is None
+    assert world.tell(lenient) is None
     # stricter again: they are left out, and nothing is asked
-    assert tell(world, strict) is None
+    assert world.tell(strict) is None
     left_out = query(world.workspace, "SELECT DISTINCT state, reason FROM provenance ORDER BY 1").rows()
     assert left_out == [("accepted", None), ("left_out", "empty")]
     assert count(world, "SELECT sum(rows) FROM composition WHERE stage = 'accepted'") == 30 - empty.height
@@ -192,15 +183,15 @@ def test_turns_that_are_asked_again_and_rejected_for_another_reason_are_not_aske
     """Of an answer's several rejections the latest says why: an earlier one may be of a policy that is no more."""
     chats = [[f"question {i}", "and"] for i in range(40)]
     settings: dict[str, Any] = {"extra": {"mean_tokens": 2}, "max_tokens": 2}
-    tell(world, story(world, chats, truncated="drop", **settings))
+    world.tell(story(world, chats, truncated="drop", **settings))
     reasons = Counter(answers(world)["reason"])
     assert reasons["truncated"] > 5
     assert reasons["earlier_turn_rejected"] > 5
     milder = story(world, chats, truncated="keep", **settings)
-    assert tell(world, milder) is not None
+    assert world.tell(milder) is not None
     twice = "SELECT count(*) FROM (SELECT response_id FROM responses WHERE state = 'rejected' GROUP BY 1 HAVING count(DISTINCT reason) > 1)"  # noqa: E501
     assert count(world, twice) > 0
-    assert tell(world, milder) is None
+    assert world.tell(milder) is None
 
 
 def test_a_turn_whose_shard_was_lost_is_asked_again_and_those_behind_it_stay(world: World) -> None:
@@ -242,7 +233,7 @@ def test_what_cannot_be_asked_never_reaches_an_engine(world: World, monkeypatch:
     monkeypatch.setattr(running, "Pool", Watched)
     monkeypatch.setattr(feeding, "WINDOW", 4)  # read in several windows: each conversation is asked once all the same
     long = " ".join(f"w{i}" for i in range(600))
-    tell(world, story(world, [*(f"question {i}" for i in range(20)), long, f"{long} more", "unrenderable"]))
+    world.tell(story(world, [*(f"question {i}" for i in range(20)), long, f"{long} more", "unrenderable"]))
     rows = answers(world)
     never = rows.filter(pl.col("reason").is_in(["prompt_too_long", "template_error"]))
     assert Counter(never["reason"]) == {"prompt_too_long": 2, "template_error": 1}
@@ -259,7 +250,7 @@ def test_two_categories_of_one_recipe_are_judged_by_their_own_policies(world: Wo
         engine={"extra": {"mean_tokens": 6}},
         mix={"total": 40, "shares": {"coding": 1, "general": 1}, "holdout": 0.0},
     )
-    tell(world, manifest)
+    world.tell(manifest)
     assert count(world, "SELECT count(DISTINCT recipe_id) FROM build_responses") == 1
     cut = query(
         world.workspace,
@@ -272,7 +263,7 @@ def test_two_categories_of_one_recipe_are_judged_by_their_own_policies(world: Wo
 def test_a_larger_budget_takes_over_what_stopped_by_itself_and_makes_the_rest_again(world: World) -> None:
     chats = [[f"question {i}", "and"] if i % 2 else f"question {i}" for i in range(40)]
     short = story(world, chats, max_tokens=6, reject=[])
-    tell(world, short)
+    world.tell(short)
     before = answers(world)
     talks = before.sort("turn").group_by("prompt_id").agg("finish_reason")["finish_reason"].to_list()
     kept = sum(next((i for i, one in enumerate(talk) if one != "stop"), len(talk)) for talk in talks)
@@ -284,7 +275,7 @@ def test_a_larger_budget_takes_over_what_stopped_by_itself_and_makes_the_rest_ag
         made = world.generation(long, plan, ledger)
     assert (made.accepted, made.finished_elsewhere, made.to_make) == (kept, kept, before.height - kept)
     assert f"  {kept} of the accepted stopped by themselves under another max_tokens" in made.lines()
-    assert tell(world, long).accepted == before.height - kept
+    assert world.tell(long).accepted == before.height - kept
     linked = query(world.workspace, "SELECT max_tokens, state FROM provenance JOIN recipes USING (recipe_id)")
     assert Counter(linked["max_tokens"]) == {6: kept, 12: before.height - kept}
     assert set(linked["state"]) == {"accepted"}
@@ -296,7 +287,7 @@ def test_a_larger_budget_takes_over_what_stopped_by_itself_and_makes_the_rest_ag
         first, second = json.loads(asked[prompt_id])
         shown = [first, {"role": "assistant", "content": said[prompt_id]}, second]
         assert list(prompt) == world.words.encode([world.words.text(shown, (), False)])[0]
-    assert tell(world, long) is None
+    assert world.tell(long) is None
     views = ("provenance", "recipes", "unfinished")
     written = {name: query(world.workspace, f"SELECT * FROM {name} ORDER BY ALL") for name in views}
     rebuild_workspace(world.workspace)
