@@ -454,7 +454,7 @@ def test_a_second_signal_ends_the_run_at_once(world: World, number: signal.Signa
 
 def test_after_a_reboot_the_same_command_goes_on(world: World) -> None:
     """All processes are gone at once; what they held (lock, ledger's log, temporaries) is left behind."""
-    run = Command(world, latency_s=0.3)
+    run = Command(world, latency_s=2.0)  # 22 prompts, four at once: far from its end when three are accepted
     run.until_progress(lambda progress: progress["accepted"] >= 3)
     coordinator = psutil.Process(run.process.pid)
     for process in [coordinator, *coordinator.children(recursive=True)]:
