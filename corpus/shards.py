@@ -1,4 +1,4 @@
-"""The codec of hidden-state shards: ragged rows laid end to end in one safetensors file, no padding.
+"""Hidden-state shards and how they are read: ragged rows laid end to end in one safetensors file, no padding.
 
 `states` [tokens, N, H] in the stored dtype, `input_ids` int32 [tokens], `loss_mask` uint8 [tokens], `offsets`
 int64 [rows + 1]; N is the captured layers in ascending order, then, where the capture keeps it, the final
@@ -15,14 +15,13 @@ from __future__ import annotations
 import itertools
 import json
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from corpus.artefacts import Written, write_atomically
 from corpus.errors import DamagedError, UserError, first_line
 from corpus.layers import to_vllm_ids
 
@@ -57,48 +56,6 @@ class ShardMeta:
         return len(self.layer_ids) + int(self.final_state)
 
 
-def write_shard(path: Path, rows: Sequence[CapturedRow], meta: ShardMeta) -> Written:
-    """Write rows as one shard, whole or not at all.
-
-    Raises:
-        UserError: the disk is full or the folder cannot be written.
-        ValueError: no rows, or a row whose shapes do not fit the meta.
-    """
-    import torch
-    from safetensors.torch import save_file
-
-    if not rows:
-        raise ValueError("a shard needs at least one row")
-    dtype = getattr(torch, meta.dtype)
-    offsets = [0]
-    for row in rows:
-        tokens, states, _ = row.states_TNH.shape
-        if states != meta.states_per_token or not tokens == len(row.input_ids_T) == len(row.loss_mask_T):
-            raise ValueError(
-                f"{row.response_id}: states {tuple(row.states_TNH.shape)} for {len(row.input_ids_T)} tokens "
-                f"and {meta.states_per_token} states a token"
-            )
-        offsets.append(offsets[-1] + tokens)
-    tensors = {
-        "states": torch.cat([torch.as_tensor(row.states_TNH).to(dtype) for row in rows]),
-        "input_ids": torch.cat([torch.as_tensor(row.input_ids_T).to(torch.int32) for row in rows]),
-        "loss_mask": torch.cat([torch.as_tensor(row.loss_mask_T).to(torch.uint8) for row in rows]),
-        "offsets": torch.tensor(offsets, dtype=torch.int64),
-    }
-    header = {
-        "schema_version": str(SCHEMA_VERSION),
-        "capture_id": meta.capture_id,
-        "layer_ids": json.dumps(list(meta.layer_ids)),
-        "vllm_layer_ids": json.dumps(list(to_vllm_ids(meta.layer_ids))),
-        "final_state": "before_norm" if meta.final_state else "none",
-        "target": meta.target,
-        "revision": meta.revision,
-        "dtype": meta.dtype,
-        "response_ids": json.dumps([row.response_id for row in rows]),
-    }
-    return write_atomically(path, lambda temporary: save_file(tensors, str(temporary), metadata=header))
-
-
 def shard_index(path: Path) -> tuple[ShardMeta, tuple[str, ...], tuple[int, ...]]:
     """(meta, response ids, tokens of each row), read from the header and the offsets alone, without torch.
 
@@ -109,6 +66,22 @@ def shard_index(path: Path) -> tuple[ShardMeta, tuple[str, ...], tuple[int, ...]
     return meta, response_ids, tuple(end - start for start, end in itertools.pairwise(offsets))
 
 
+def shard_tokens(path: Path) -> list[tuple[bytes, bytes]]:
+    """(input ids as int32, loss mask as uint8) of each row, read without any state and without torch.
+
+    Raises:
+        UserError: as shard_index, or these two are not a number a token.
+    """
+    _, _, offsets = _read_index(path)
+    with _damage_said(path):
+        entries, data = _header(path)
+        for name, dtype in (("input_ids", "I32"), ("loss_mask", "U8")):
+            if entries[name]["dtype"] != dtype or entries[name]["shape"] != [offsets[-1]]:
+                raise ValueError(f"{name} is not {dtype} of {offsets[-1]} tokens")
+        input_ids, loss_mask = (_bytes_of(path, data, entries[name]) for name in ("input_ids", "loss_mask"))
+    return [(input_ids[4 * start : 4 * end], loss_mask[start:end]) for start, end in itertools.pairwise(offsets)]
+
+
 def capture_body(path: Path) -> dict[str, Any]:
     """What capture.json says of a capture, as far as one of its shards can tell; without torch.
 
@@ -116,9 +89,7 @@ def capture_body(path: Path) -> dict[str, Any]:
         UserError: as shard_index.
     """
     meta, _, _ = _read_index(path)
-    with path.open("rb") as file:
-        (header_bytes,) = struct.unpack("<Q", file.read(8))
-        hidden_size = json.loads(file.read(header_bytes))["states"]["shape"][2]
+    hidden_size = _header(path)[0]["states"]["shape"][2]
     return {
         "schema_version": 1,
         "capture_id": meta.capture_id,
@@ -184,8 +155,14 @@ class ShardReader:
 
 def _read_index(path: Path) -> tuple[ShardMeta, tuple[str, ...], list[int]]:
     """Meta, response ids and offsets; every check that the file is whole is here."""
-    try:
+    with _damage_said(path):
         return _parse_index(path)
+
+
+@contextmanager
+def _damage_said(path: Path) -> Iterator[None]:
+    try:
+        yield
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such shard. Run the extraction again.") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
@@ -193,25 +170,18 @@ def _read_index(path: Path) -> tuple[ShardMeta, tuple[str, ...], list[int]]:
 
 
 def _parse_index(path: Path) -> tuple[ShardMeta, tuple[str, ...], list[int]]:
-    size_bytes = path.stat().st_size
-    with path.open("rb") as file:
-        (header_bytes,) = struct.unpack("<Q", file.read(8))
-        if not 2 <= header_bytes <= min(MAX_HEADER_BYTES, size_bytes - 8):
-            raise ValueError("its header is cut off")
-        entries = json.loads(file.read(header_bytes))
-        texts = entries.pop("__metadata__")
-        version = int(texts["schema_version"])
-        if version > SCHEMA_VERSION:
-            raise UserError(
-                f"{path}: schema {version}; this version of draftmill reads up to {SCHEMA_VERSION}. "
-                "Install a newer one."
-            )
-        data_bytes = max(entry["data_offsets"][1] for entry in entries.values())
-        if 8 + header_bytes + data_bytes != size_bytes:
-            raise ValueError(f"{size_bytes} bytes, expected {8 + header_bytes + data_bytes}")
-        start, end = entries["offsets"]["data_offsets"]
-        file.seek(8 + header_bytes + start)
-        offsets = list(struct.unpack(f"<{(end - start) // 8}q", file.read(end - start)))
+    entries, data = _header(path)
+    texts = entries.pop("__metadata__")
+    version = int(texts["schema_version"])
+    if version > SCHEMA_VERSION:
+        raise UserError(
+            f"{path}: schema {version}; this version of draftmill reads up to {SCHEMA_VERSION}. Install a newer one."
+        )
+    size_bytes, expected = path.stat().st_size, data + max(entry["data_offsets"][1] for entry in entries.values())
+    if size_bytes != expected:
+        raise ValueError(f"{size_bytes} bytes, expected {expected}")
+    packed = _bytes_of(path, data, entries["offsets"])
+    offsets = list(struct.unpack(f"<{len(packed) // 8}q", packed))
     meta = ShardMeta(
         capture_id=texts["capture_id"],
         layer_ids=tuple(json.loads(texts["layer_ids"])),
@@ -225,6 +195,24 @@ def _parse_index(path: Path) -> tuple[ShardMeta, tuple[str, ...], list[int]]:
     if len(offsets) != len(response_ids) + 1 or offsets[-1] != tokens or states != meta.states_per_token:
         raise ValueError("its rows do not add up")
     return meta, response_ids, offsets
+
+
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """(what the header says of each tensor, where their bytes begin)."""
+    with path.open("rb") as file:
+        (header_bytes,) = struct.unpack("<Q", file.read(8))
+        if not 2 <= header_bytes <= min(MAX_HEADER_BYTES, path.stat().st_size - 8):
+            raise ValueError("its header is cut off")
+        entries: dict[str, Any] = json.loads(file.read(header_bytes))
+        return entries, 8 + header_bytes
+
+
+def _bytes_of(path: Path, data: int, entry: dict[str, Any]) -> bytes:
+    """Of one tensor."""
+    start, end = entry["data_offsets"]
+    with path.open("rb") as file:
+        file.seek(data + start)
+        return file.read(end - start)
 
 
 def _damaged(path: Path, why: str) -> str:

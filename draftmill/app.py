@@ -19,7 +19,7 @@ from typer.exceptions import TyperException
 
 from corpus.artefacts import full_disk
 from corpus.errors import UserError
-from draftmill.commands import asking, corpus, importing, ledger, machine, stages, tuning
+from draftmill.commands import asking, corpus, exchanging, importing, ledger, machine, stages, tuning
 from draftmill.interrupted import StoppedEarly
 
 EXIT_FAILED = 1
@@ -38,6 +38,7 @@ stages.register(app)
 importing.register(app)
 asking.register(app)
 corpus.register(app)
+exchanging.register(app)
 machine.register(app)
 tuning.register(app)
 app.add_typer(ledger.app, name="ledger")

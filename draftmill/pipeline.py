@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from textwrap import wrap
@@ -27,17 +27,22 @@ from corpus.ledger.rebuild import adopt
 from corpus.ledger.writer import LedgerWriter, Readable, open_ledger
 from corpus.reuse import check_imports
 from corpus.runlog import RunLog
+from draftmill.agreement import ALL_ROWS, Choice, asks, told, unagreed
 from draftmill.interrupted import StoppedEarly
-from draftmill.placement import place
+from draftmill.placement import check_settings, place
 from draftmill.session import Session
 from draftmill.terminal import ExtractionScreen, GenerationScreen, Screen, TrainingScreen, clock, say
-from extraction.run import ExtractionPlan, plan_capture, plan_extraction, run_extraction
+from extraction.announcement import Announcement
+from extraction.run import ExtractionRun, check_disk
+from extraction.stage import ExtractionPlan, plan_capture, plan_extraction
 from fleet.interrupt import Interrupt, Interrupted, run_interruptible
+from generation.engine_settings import vllm_names
 from generation.fit import max_num_seqs
 from generation.plan import GenerationPlan
 from generation.run import GenerationRun, RunSummary
 from generation.shares import Shares
 from generation.stage import commit_plan, load_feed, load_plan, load_prompts
+from generation.thinking import first_thinking, thinking_categories, thinking_warning, unheard_thinking
 from training.exporting import ExportPlan, copy_export, plan_export, write_untrained
 from training.messages import TrainSummary
 from training.run import TrainingPlan, cpu_threads, is_trained, plan_training, run_training, train_item
@@ -48,6 +53,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 WIDTH, INDENT = 80, 11
+VLLM = "generation.worker:create"
+"""The factory of the engine whose arguments engine.extra names; a test's own takes others."""
 STOPPED = (StoppedEarly, Interrupted, KeyboardInterrupt, asyncio.CancelledError)
 
 
@@ -134,6 +141,33 @@ def generation_plan(
     )
 
 
+def generation_lines(
+    session: Session, ledger: Readable, build: BuildPlan, retry_rejected: bool = False
+) -> Iterator[str]:
+    """A generation plan for a person: what would be made, and where engines would go, refused as the run refuses it.
+
+    Raises:
+        DeviceError, UserError: as draftmill.placement.place.
+    """
+    prompts = load_prompts(build, ledger)
+    plan = generation_plan(session, ledger, build, retry_rejected, prompts)
+    yield from plan.lines()
+    if not plan.to_make:
+        return
+    for line in place(session, vllm_names()).lines():
+        yield from wrap(line, WIDTH)
+    for warning in thinking_warnings(session, build, plan, prompts):
+        yield from wrap(f"warning: {warning}", WIDTH)
+
+
+def thinking_warnings(session: Session, build: BuildPlan, plan: GenerationPlan, prompts: pl.DataFrame) -> list[str]:
+    """What a person should know where the target's template does not heed that thinking is asked for."""
+    if not thinking_categories(session.manifest):
+        return []
+    path = session.workspace.candidates(build.candidates_id) / "prompts.parquet"
+    return thinking_warning(session.manifest, unheard_thinking(session.renderer, first_thinking(plan, prompts, path)))
+
+
 def generate_stage(
     session: Session, ledger: LedgerWriter, build: BuildPlan, retry_rejected: bool = False
 ) -> RunSummary | None:
@@ -158,6 +192,11 @@ def generate_stage(
             _say_all(shares.settle())
         plan = shares.plan
         say(f"generate   nothing to do: {plan.accepted:,} answers accepted, {plan.rejected:,} rejected")
+        if not plan.accepted and plan.rejected:
+            raise UserError(
+                f"{session.manifest.name}: no answer was accepted; FROM unfinished says why. `draftmill generate "
+                "--retry-rejected` asks again where an engine failed."
+            )
         return None
     done = shares.plan.accepted + shares.plan.rejected
     wanted, to_make = shares.plan.answers.height, sum(feed.turns.values())
@@ -167,12 +206,16 @@ def generate_stage(
     placement = place(session)
     for line in placement.lines():
         _say_all(wrap(line, WIDTH - INDENT))
+    warnings = thinking_warnings(session, build, plan, prompts)
+    for warning in warnings:
+        _say_all(wrap(f"warning: {warning}", WIDTH - INDENT))
     fitting = max_num_seqs(placement.fit) if placement.devices[0].kind == "cuda" else None
     log = RunLog(ledger, "generate", build.build_id)
     run = GenerationRun(
         build.build_id, plan.recipes, plan.policies, session.manifest, target, session.renderer, ledger, log,
         launch=session.launch,
     )  # fmt: skip
+    run.tally.baseline = shares.baseline()
     top_up = shares.top_up if whole else None
 
     async def main(interrupt: Interrupt) -> RunSummary:
@@ -180,13 +223,20 @@ def generate_stage(
             return await run.run(feed, placement.devices, interrupt, screen.show, top_up, fitting)
 
     def work() -> RunSummary:
+        if run.factory == VLLM:
+            check_settings(session, vllm_names())
+        for warning in warnings:
+            log.event("warning", warning)
         summary = run_interruptible(main)
+        if summary.rejected:
+            shares.judge()
         _say_generated(summary)
         if summary.interrupted:
             raise StoppedEarly("generation stopped; all answers so far are committed.\nRun the same command to resume.")
         if not summary.accepted and not plan.accepted:
             why = _by_reason(summary.reasons)
-            raise UserError(f"{session.manifest.name}: no answer was accepted ({why}); nothing can be captured.")
+            cures = "".join(f" {line}." for line in shares.losses(session.manifest.mix.shares))
+            raise UserError(f"{session.manifest.name}: no answer was accepted ({why}); nothing can be captured.{cures}")
         if whole:
             _say_all(shares.settle())
         _say_all(shares.lines())
@@ -215,49 +265,57 @@ def _by_reason(reasons: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items(), key=lambda item: -item[1]))
 
 
-def extraction_plan(session: Session, ledger: Readable, build: BuildPlan) -> ExtractionPlan:
+def extraction_plan(session: Session, ledger: Readable, build: BuildPlan, choice: Choice = ALL_ROWS) -> ExtractionPlan:
     """Which accepted answers have no states yet."""
-    return plan_extraction(session.manifest, session.target, build.build_id, ledger, session.limit)
+    return plan_extraction(
+        session.manifest, session.target, build.build_id, ledger, session.limit,
+        max_disk_bytes=choice.max_disk_bytes, retry_set_aside=choice.retry_set_aside,
+    )  # fmt: skip
 
 
-def extract_stage(session: Session, ledger: LedgerWriter, build: BuildPlan) -> ExtractionPlan:
+def extract_stage(
+    session: Session, ledger: LedgerWriter, build: BuildPlan, choice: Choice = ALL_ROWS
+) -> ExtractionPlan:
     """Capture the target's states of every accepted answer.
 
     Raises:
-        UserError: nothing is answered yet.
+        UserError: nothing is answered yet, the disk is too small, or a large capture was not agreed to.
         StoppedEarly: as generate_stage.
     """
-    plan = extraction_plan(session, ledger, build)
-    if not plan.rows and not plan.captured:
+    plan = extraction_plan(session, ledger, build, choice)
+    wanted = len(plan.rows) + plan.captured + plan.set_aside + plan.left_out
+    if not wanted:
         raise UserError(
             f"{session.manifest.name}: build {build.build_id} has no answers. Run `draftmill generate` first."
         )
     if not plan.rows:
-        say(f"extract    nothing to do: {plan.captured:,} rows captured")
+        say(f"extract    nothing to do: {plan.lines()[0]}")
         return plan
     session.check_shared(session.target_with_weights.folder)
     if session.cluster:
-        folder = session.workspace.hidden(plan.capture_id)
-        folder.mkdir(parents=True, exist_ok=True)
-        session.check_shared(folder, written=True)
+        for folder in (session.workspace.hidden(plan.capture_id), session.workspace.cache):
+            folder.mkdir(parents=True, exist_ok=True)
+        session.check_shared(session.workspace.hidden(plan.capture_id), written=True)
     for i, line in enumerate(plan.lines()):
-        say(f"{'extract' if i == 0 else '':<11}{line.strip()}")
+        say(f"{'extract' if i == 0 else '':<{INDENT}}{line.strip()}")
+    check_disk(plan, session.workspace.root)
+    unsure = asks(plan, choice)
     log = RunLog(ledger, "extract", build.build_id)
+    run = ExtractionRun(plan, session.manifest, session.target_with_weights, ledger, log, launch=session.launch)
     started = time.monotonic()
+
+    def announce(announcement: Announcement) -> None:
+        for line in told(plan, announcement, session.workspace.root):
+            for part in wrap(line, WIDTH - INDENT):
+                say(f"{'':<{INDENT}}{part}")
+        if unsure:
+            raise unagreed(plan)
 
     async def main(interrupt: Interrupt) -> bool:
         with ExtractionScreen(len(plan.rows)) as screen:
-            return await run_extraction(
-                plan,
-                session.manifest,
-                session.target_with_weights,
-                ledger,
-                log,
-                session.devices,
-                interrupt,
-                screen.show,
-                session.launch,
-            )
+            run.announce, run.report = announce, screen.show
+            # one worker is enough to measure
+            return await run.run(session.devices, interrupt, measure_on=1 if unsure else None)
 
     def work() -> None:
         if not run_interruptible(main):
@@ -265,7 +323,9 @@ def extract_stage(session: Session, ledger: LedgerWriter, build: BuildPlan) -> E
 
     _logged(log, work)
     seconds = time.monotonic() - started
-    say(f"           captured in {clock(seconds)} ({plan.tokens / seconds:,.0f} tokens/s)")
+    say(f"           captured in {clock(seconds)} ({run.cut.tokens / seconds:,.0f} tokens/s): {run.cut}")
+    if run.failed:
+        say(f"           {run.failed:,} rows set aside; `draftmill sql` with FROM hidden_failures says why")
     return plan
 
 

@@ -5,12 +5,14 @@ capture runs the base model alone (never the output head) and stops after the la
 Rows are padded on the right; the models are causal, so no state of a row sees its padding and no mask is
 needed (the self-test and the tests hold that). Out of memory passes through as torch raises it.
 
-Shapes: B rows, L padded length, T tokens of one row, N states (layer_ids, then the final state), H hidden.
+Shapes: B rows, L padded length, T tokens of one row, S tokens of all rows, N states (layer_ids, then the final
+state), H hidden.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -59,52 +61,90 @@ class Capture:
         self.layers = find_layers(self.decoder, num_layers)
         self.layer_ids = check_layer_ids(layer_ids, num_layers)
         self.final_state = final_state
-        wanted = [*self.layer_ids, num_layers - 1] if final_state else list(self.layer_ids)
-        self._wanted = tuple(wanted)
+
+    @property
+    def wanted(self) -> tuple[int, ...]:
+        """The layer of each state, in the order in which they are stored."""
+        return (*self.layer_ids, len(self.layers) - 1) if self.final_state else self.layer_ids
 
     @property
     def states_per_token(self) -> int:
         """N."""
-        return len(self._wanted)
+        return len(self.wanted)
 
-    @torch.no_grad()
-    def forward(self, rows: Sequence[Sequence[int]]) -> list[Any]:
+    @property
+    def hidden_size(self) -> int:
+        """H."""
+        return int(self.decoder.config.get_text_config().hidden_size)
+
+    def of_all_layers(self) -> Capture:
+        """The same loaded target, every layer's output captured, in the numbers that it computes with."""
+        other = copy(self)
+        other.layer_ids = tuple(range(len(self.layers)))
+        other.store_dtype = next(self.decoder.parameters()).dtype
+        return other
+
+    def forward(self, rows: Sequence[Sequence[int]], length: int = 0) -> list[Any]:
         """States [T, N, H] of each row, on the CPU in the stored dtype.
 
         Raises:
             torch.OutOfMemoryError: the batch does not fit; cut it and try again.
         """
-        length = max(len(row) for row in rows)
-        padded = [[*row, *([row[-1]] * (length - len(row)))] for row in rows]
-        input_ids_BL = torch.tensor(padded, dtype=torch.long, device=self.device)
-        outputs = self._run(input_ids_BL)
-        states_BLNH = torch.stack([outputs[layer_id] for layer_id in self._wanted], dim=2)
-        states_BLNH = states_BLNH.to(dtype=self.store_dtype).cpu()
-        return [states_BLNH[i, : len(row)].clone() for i, row in enumerate(rows)]
+        states_SNH = self.packed(rows, length).cpu()
+        return [states.clone() for states in states_SNH.split([len(row) for row in rows])]
 
-    def _run(self, input_ids_BL: Any) -> dict[int, Any]:
-        """Outputs [B, L, H] of the wanted layers, by layer id."""
-        outputs: dict[int, Any] = {}
-        last = max(self._wanted)
-        positions_BL = torch.arange(input_ids_BL.shape[1], device=self.device).expand_as(input_ids_BL)
+    @torch.no_grad()
+    def packed(self, rows: Sequence[Sequence[int]], length: int = 0) -> Any:
+        """States [S, N, H] of all rows, one after another without padding, on the device in the stored dtype.
+
+        Args:
+            rows: token ids; none is empty.
+            length: what they are padded to; at least the longest row's.
+
+        Raises:
+            torch.OutOfMemoryError: the batch does not fit; cut it and try again.
+        """
+        lengths = [len(row) for row in rows]
+        length = max(length, *lengths)
+        padded = [[*row, *([row[-1]] * (length - len(row)))] for row in rows]
+        input_ids_BL = torch.tensor(padded, dtype=torch.long).to(self.device, non_blocking=True)
+        real_S = None
+        if min(lengths) < length:
+            real_S = torch.cat([torch.arange(n) + i * length for i, n in enumerate(lengths)]).to(self.device)
+        shape = (sum(lengths), self.states_per_token, self.hidden_size)
+        states_SNH = torch.empty(shape, dtype=self.store_dtype, device=self.device)
+
+        def take(layer_id: int, output_BLH: Any) -> None:
+            """Put a layer's output to its places at once: nothing else of it stays in memory."""
+            flat = output_BLH.reshape(-1, output_BLH.shape[-1])
+            kept_SH = flat if real_S is None else flat.index_select(0, real_S)
+            for n, wanted in enumerate(self.wanted):
+                if wanted == layer_id:
+                    states_SNH[:, n].copy_(kept_SH)
+
+        self._run(input_ids_BL, take)
+        return states_SNH
+
+    def _run(self, input_ids_BL: Any, take: Callable[[int, Any], None]) -> None:
+        """One forward as far as the last wanted layer; `take` gets each wanted layer's output [B, L, H]."""
+        last = max(self.wanted)
 
         def keep(layer_id: int) -> Callable[[Any, Any, Any], None]:
             def hook(_module: Any, _inputs: Any, output: Any) -> None:
-                outputs[layer_id] = output[0] if isinstance(output, tuple) else output
+                take(layer_id, output[0] if isinstance(output, tuple) else output)
                 if layer_id == last:
                     raise _EnoughError
 
             return hook
 
-        handles = [self.layers[i].register_forward_hook(keep(i)) for i in sorted(set(self._wanted))]
+        handles = [self.layers[i].register_forward_hook(keep(i)) for i in sorted(set(self.wanted))]
         try:
-            self.decoder(input_ids=input_ids_BL, position_ids=positions_BL, use_cache=False)
+            self.decoder(input_ids=input_ids_BL, use_cache=False)
         except _EnoughError:
             pass
         finally:
             for handle in handles:
                 handle.remove()
-        return outputs
 
 
 def load_decoder(model_dir: Path | str, *, dtype: str, device: str, trust_remote_code: bool = False) -> tuple[Any, int]:

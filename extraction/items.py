@@ -1,39 +1,71 @@
-"""Which rows go into which shard: integers in, integers out.
+"""Which rows go into which shard, and which rows a disk has room for: integers in, integers out.
 
-Rows of like length share a shard, so that the batches inside it pad little; a shard holds at most so many rows and
-so many tokens, and there are at least as many shards as devices, where there are rows enough.
+A shard is whole batches, one after the other as they were cut, so that no batch is left half full at a shard's end.
+There are several shards a device, where there are batches enough, so that none waits long for the last one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-MAX_ROWS = 2_048
-MAX_BYTES = 512 << 20
-ITEMS_PER_DEVICE = 4
-MIN_ROWS = 8
+from extraction.plan import Batch
+
+MAX_ROWS = 4_096
+MAX_BYTES = 1 << 30
+ITEMS_PER_DEVICE = 8
 
 
-def plan_items(lengths: Sequence[int], devices: int, bytes_per_token: int) -> list[tuple[int, ...]]:
-    """Rows by shard: disjoint, covering, longest first.
+def plan_items(
+    batches: Sequence[Batch], lengths: Sequence[int], devices: int, bytes_per_token: int
+) -> list[tuple[int, ...]]:
+    """Rows by shard: disjoint, covering, in the order of the batches.
+
+    A shard holds at least one batch, and no further one past `MAX_ROWS` rows, `MAX_BYTES`, or a device's fair part.
 
     Args:
         lengths: tokens of each row.
         bytes_per_token: what a shard stores of one token.
     """
-    order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
-    fair = max(MIN_ROWS, -(-len(order) // (devices * ITEMS_PER_DEVICE)))
-    max_rows = min(MAX_ROWS, fair)
-    max_tokens = max(1, MAX_BYTES // bytes_per_token)
+    total = sum(lengths[row] for batch in batches for row in batch.rows)
+    fair = -(-total // (devices * ITEMS_PER_DEVICE))
+    max_tokens = max(1, min(MAX_BYTES // bytes_per_token, fair))
     items: list[tuple[int, ...]] = []
     current: list[int] = []
     tokens = 0
-    for row in order:
-        if current and (len(current) == max_rows or tokens + lengths[row] > max_tokens):
+    for batch in batches:
+        more = sum(lengths[row] for row in batch.rows)
+        if current and (len(current) + len(batch.rows) > MAX_ROWS or tokens + more > max_tokens):
             items.append(tuple(current))
             current, tokens = [], 0
-        current.append(row)
-        tokens += lengths[row]
+        current.extend(batch.rows)
+        tokens += more
     if current:
         items.append(tuple(current))
     return items
+
+
+def rows_that_fit(categories: Sequence[str], tokens: Sequence[int], most_tokens: int) -> list[int]:
+    """The rows that hold at most so many tokens together, every category cut at the same part of its rows.
+
+    Args:
+        categories: of each row, in the nested order: a category gives its first rows.
+        tokens: of each row.
+
+    Returns:
+        The rows in their order. A larger `most_tokens` gives a superset, and the most rows that can be: one row more
+        of the category that is due next would not fit.
+    """
+    counts: dict[str, int] = {}
+    places = []
+    for row, category in enumerate(categories):
+        counts[category] = counts.get(category, 0) + 1
+        places.append((counts[category], row, category))
+    # a row is due when its category has had its part of them all: the middle of its place, as a part of the whole
+    due = sorted(((place - 0.5) / counts[category], category, row) for place, row, category in places)
+    kept, left = [], most_tokens
+    for _, _, row in due:
+        if tokens[row] > left:
+            break
+        left -= tokens[row]
+        kept.append(row)
+    return sorted(kept)

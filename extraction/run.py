@@ -1,7 +1,8 @@
-"""The thin run: accepted responses of a build through the target, states into shards, receipts into the ledger.
+"""The thin run: rows of a plan through the target, states into shards, receipts into the ledger.
 
-Workers write the shards; the coordinator enters each when its receipt comes. What is captured already, under the same
-capture_id and for whatever build, is not captured again.
+Workers measure themselves, then write the shards; the coordinator enters each when its receipt comes. What is
+captured already, under the same capture_id and for whatever build, is not captured again. Rows that no worker can
+capture are set aside with the reason (hidden/<capture_id>/set_aside.json).
 """
 
 from __future__ import annotations
@@ -12,227 +13,275 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from corpus import identity, layers
-from corpus.artefacts import write_text
+from corpus import layers
+from corpus.artefacts import remove_temporaries, write_text
 from corpus.canonical import digest
 from corpus.errors import UserError
 from corpus.ledger import ingest
-from corpus.ledger.writer import LedgerWriter, Readable
+from corpus.ledger.writer import LedgerWriter
 from corpus.manifest import Manifest
-from corpus.responses import read_rows_at
 from corpus.runlog import RunLog
+from corpus.set_aside import SetAside, forget, read_set_aside, write_set_aside
 from corpus.target import ResolvedTarget
+from extraction.announcement import Announcement
+from extraction.budget import Budgets, bands_of
 from extraction.items import plan_items
-from extraction.messages import ExtractConfig, ExtractItem, ExtractReceipt, ExtractRow
+from extraction.messages import (
+    AUTO_TOKENS_CPU,
+    BudgetLowered,
+    ExtractConfig,
+    ExtractItem,
+    ExtractReady,
+    ExtractReceipt,
+    ExtractRow,
+    SelfTestFailed,
+    decode_event,
+    shard_name,
+)
+from extraction.plan import Cut, cut_of, plan_batches
+from extraction.stage import ExtractionPlan, Row, gigabytes
+from extraction.tokens import RowTokens
 from fleet.crew import Launch
 from fleet.devices import Device
 from fleet.interrupt import Interrupt
-from fleet.pool import Done, Pool, PoolError
+from fleet.pool import Done, Failed, Pool, PoolError, StartError
 from fleet.process import WorkerProcess
 
-BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 AHEAD_PER_DEVICE = 3
 DRAIN_S = 600.0
+SAMPLE_ROWS = 4
+SAMPLE_TOKENS = 512
+"""The self-test's rows and how long they may be: it runs every layer twice."""
+STATES_KEPT = "What was captured is kept"
+
+Report = Callable[[int, int, float], None]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One response to capture, and where its tokens lie."""
-
-    response_id: str
-    shard: str
-    shard_row: int
-    tokens: int
-
-
-@dataclass(frozen=True)
-class ExtractionPlan:
-    """What is captured, of which rows."""
-
-    build_id: str
-    capture_id: str
-    layer_ids: tuple[int, ...]
-    final_state: bool
-    hidden_size: int
-    stored_dtype: str
-    rows: tuple[Row, ...]
-    captured: int
-
-    @property
-    def bytes_per_token(self) -> int:
-        """States of one token in a shard."""
-        return (len(self.layer_ids) + self.final_state) * self.hidden_size * BYTES[self.stored_dtype]
-
-    @property
-    def tokens(self) -> int:
-        """Tokens still to be captured."""
-        return sum(row.tokens for row in self.rows)
-
-    def lines(self) -> list[str]:
-        """For a person."""
-        final = " and the final state" if self.final_state else ""
-        size_gb = self.tokens * self.bytes_per_token / 1e9
-        return [
-            f"{len(self.rows) + self.captured:,} rows: {self.captured:,} captured, {len(self.rows):,} to capture",
-            f"  layers {', '.join(map(str, self.layer_ids))}{final}",
-            f"  {self.tokens:,} tokens of {self.bytes_per_token:,} bytes, {size_gb:.2f} GB",
-        ]
-
-
-def plan_extraction(
-    manifest: Manifest, target: ResolvedTarget, build_id: str, ledger: Readable, limit: int | None
-) -> ExtractionPlan:
-    """What is left to capture of a build's accepted responses, held-out ones included.
-
-    Raises:
-        UserError: the layers do not fit the target.
-    """
-    section = manifest.extraction
-    capture, layer_ids = plan_capture(manifest, target)
-    found = ledger.rows(
-        """
-        SELECT r.response_id, r.shard, r.shard_row, r.prompt_tokens + r.response_tokens, h.response_id IS NOT NULL
-        FROM build_responses b JOIN accepted_responses r USING (response_id)
-        LEFT JOIN (SELECT DISTINCT response_id FROM hidden_rows WHERE capture_id = ?) h USING (response_id)
-        WHERE b.build_id = ? AND b.left_out IS NULL ORDER BY r.response_id
-        """,
-        capture,
-        build_id,
-    )
-    left = [Row(*row[:4]) for row in found if not row[4]]
-    return ExtractionPlan(
-        build_id, capture, layer_ids, section.final_state, int(_text_config(target)["hidden_size"]), section.dtype,
-        tuple(left[:limit]), len(found) - len(left),
-    )  # fmt: skip
-
-
-def plan_capture(manifest: Manifest, target: ResolvedTarget) -> tuple[str, tuple[int, ...]]:
-    """(capture_id, 0-based layer outputs): what is captured of this target, whatever the rows.
-
-    Raises:
-        UserError: as target_layers.
-    """
-    layer_ids = target_layers(manifest, int(_text_config(target)["num_hidden_layers"]))
-    final_state, stored_dtype = manifest.extraction.final_state, manifest.extraction.dtype
-    identity_ = target.identity()
-    return (
-        identity.capture_id(identity_, list(layer_ids), final_state, manifest.target.dtype, stored_dtype),
-        layer_ids,
-    )
-
-
-def _text_config(target: ResolvedTarget) -> dict[str, Any]:
-    config = target.config
-    text: dict[str, Any] = config.get("text_config", config)
-    return text
-
-
-def target_layers(manifest: Manifest, num_layers: int) -> tuple[int, ...]:
-    """The 0-based layer outputs that are captured.
-
-    Raises:
-        UserError: a listed layer does not exist, stands twice, or the formula gives duplicates.
-    """
-    listed = manifest.extraction.layers
-    if listed == "auto":
-        return tuple(layers.draft_layer_ids(num_layers, manifest.extraction.features))
-    return layers.check_layer_ids(sorted(listed), num_layers)
-
-
-async def run_extraction(
-    plan: ExtractionPlan,
-    manifest: Manifest,
-    target: ResolvedTarget,
-    ledger: LedgerWriter,
-    log: RunLog,
-    devices: Sequence[Device],
-    interrupt: Interrupt,
-    report: Callable[[int, int, float], None],
-    launch: Launch = WorkerProcess,
-) -> bool:
-    """Capture every row of the plan; False if an interrupt ended it early.
+class ExtractionRun:
+    """One run of extraction over a plan.
 
     Args:
+        announce: called once with what a worker measured, before the first row; it may raise to stop.
         report: called with (rows done, tokens done, seconds) after every shard.
         launch: how a worker is started; on other machines the capture's folder must be theirs too.
+    """
+
+    def __init__(
+        self,
+        plan: ExtractionPlan,
+        manifest: Manifest,
+        target: ResolvedTarget,
+        ledger: LedgerWriter,
+        log: RunLog,
+        *,
+        announce: Callable[[Announcement], None] = lambda announcement: None,
+        report: Report = lambda rows, tokens, seconds: None,
+        launch: Launch = WorkerProcess,
+        factory: str = "extraction.start:create",
+    ) -> None:
+        self.plan, self.manifest, self.target, self.ledger, self.log = plan, manifest, target, ledger, log
+        self.announce, self.report, self.launch, self.factory = announce, report, launch, factory
+        self.folder = ledger.workspace.hidden(plan.capture_id)
+        self.cut = Cut()
+        """How all shards were cut, together."""
+        self.failed = 0
+        """Rows set aside."""
+        self._ready: dict[str, ExtractReady] = {}
+        self._untrusted = ""
+        self._items: dict[str, list[int]] = {}
+
+    async def run(self, devices: Sequence[Device], interrupt: Interrupt, measure_on: int | None = None) -> bool:
+        """Capture every row of the plan; False if an interrupt ended it early.
+
+        Args:
+            measure_on: start workers on so many devices only, for `announce` will raise; what it is told is of all.
+
+        Raises:
+            UserError: the disk cannot hold the states, the self-test failed, or no worker starts.
+        """
+        plan, workspace = self.plan, self.ledger.workspace
+        check_disk(plan, workspace.root)
+        body = json.dumps(_capture_body(plan, self.manifest, self.target), indent=1, sort_keys=True)
+        write_text(self.folder / "capture.json", body)
+        self.ledger.call(lambda connection: ingest.ingest_capture(connection, workspace, plan.capture_id))
+        places = [(row.shard, row.shard_row) for row in plan.rows]
+        with await asyncio.to_thread(RowTokens, workspace.responses, places, workspace.cache) as tokens:
+            pool = Pool(
+                self.factory,
+                lambda device: msgspec.msgpack.encode(self._config(device, tokens)),
+                devices[:measure_on],
+                on_event=self._heard,
+                on_death=lambda device: self.log.worker_died(device.label),
+                log_dir=self.log.folder / "workers",
+                launch=self.launch,
+            )
+            try:
+                async with pool:
+                    return await self._work(pool, tokens, devices, interrupt)
+            except PoolError as error:
+                then = "mend that first" if isinstance(error, StartError) else "run the same command to resume"
+                why = self._untrusted or f"{error}. {STATES_KEPT}; {then}"
+                raise UserError(f"extraction stopped: {why}.") from error
+            finally:
+                remove_temporaries(self.folder)  # of workers that died; those of others are at an end
+
+    async def _work(self, pool: Pool, tokens: RowTokens, devices: Sequence[Device], interrupt: Interrupt) -> bool:
+        waiting = deque(self._cut_into_items(devices))
+        began = time.monotonic()
+        rows_done = tokens_done = 0
+        interrupt.can_drain = True
+        while True:
+            if self._untrusted:
+                raise UserError(f"extraction stopped: {self._untrusted}")
+            while waiting and pool.pending < AHEAD_PER_DEVICE * len(devices) and not interrupt.asked.is_set():
+                self._submit(pool, waiting.popleft(), tokens)
+            if interrupt.asked.is_set():
+                await pool.drain(DRAIN_S)
+            outcome = await pool.next_outcome()
+            if outcome is None:
+                break
+            rows = self._items.pop(outcome.item_id)
+            if isinstance(outcome, Failed):
+                halves = await self._given_back(outcome, rows)
+                waiting.extendleft(halves)
+                rows_done += 0 if halves else len(rows)
+            else:
+                receipt = msgspec.msgpack.decode(outcome.payload, type=ExtractReceipt)
+                await self._enter(receipt, outcome)
+                rows_done += len(rows)
+                tokens_done += receipt.tokens
+            self.report(rows_done, tokens_done, time.monotonic() - began)
+        return not interrupt.asked.is_set()
+
+    def _cut_into_items(self, devices: Sequence[Device]) -> list[list[int]]:
+        """Shards as the first worker that is up would cut their rows; the others cut theirs by what they measured."""
+        lengths = [row.tokens for row in self.plan.rows]
+        ready = next(iter(self._ready.values()), None)
+        budgets = Budgets(ready.otherwise, ready.budgets) if ready else Budgets(AUTO_TOKENS_CPU)
+        config = self._config(devices[0], None)
+        batches = plan_batches([max(length, 1) for length in lengths], budgets, config.max_rows_per_batch, config.align)
+        rate = len(devices) * ready.tokens_per_s if ready else 0.0
+        cut = cut_of(batches, lengths)
+        self.announce(Announcement(ready, cut, cut.padded_tokens / rate if rate else None, len(devices)))
+        return [list(rows) for rows in plan_items(batches, lengths, len(devices), self.plan.bytes_per_token)]
+
+    def _submit(self, pool: Pool, rows: list[int], tokens: RowTokens) -> None:
+        chosen = [self.plan.rows[i] for i in rows]
+        item = ExtractItem(
+            item_id=digest("item", [row.response_id for row in chosen]),
+            rows=[ExtractRow(row.response_id, *tokens.of(i)) for i, row in zip(rows, chosen, strict=True)],
+        )
+        self._items[item.item_id] = rows
+        pool.submit(item.item_id, msgspec.msgpack.encode(item), float(sum(row.tokens for row in chosen)))
+
+    async def _given_back(self, outcome: Failed, rows: list[int]) -> list[list[int]]:
+        """What to do with an item that raised or ended workers: its halves, until one row is to blame.
+
+        Raises:
+            UserError: it raised: the disk is full, or there is a bug.
+        """
+        if not outcome.set_aside:
+            raise UserError(f"extraction stopped: {outcome.error}. {STATES_KEPT}.")
+        name = shard_name(self.plan.capture_id, [self.plan.rows[i].response_id for i in rows])
+        (self.folder / name).unlink(missing_ok=True)  # written whole before the worker died: its rows come again
+        if len(rows) > 1:
+            middle = len(rows) // 2
+            self.log.event("item_halved", f"{len(rows)} rows: {outcome.error}")
+            return [rows[middle:], rows[:middle]]
+        row = self.plan.rows[rows[0]]
+        await self._set_aside({row.response_id: SetAside(row.tokens, outcome.error, outcome.device.label)})
+        return []
+
+    async def _enter(self, receipt: ExtractReceipt, outcome: Done) -> None:
+        if receipt.failed:
+            device = outcome.device.label
+            await self._set_aside({e.response_id: SetAside(e.tokens, e.reason, device) for e in receipt.failed})
+        if not receipt.shard:
+            return
+        cut = Cut(*receipt.cut)
+        self.cut += cut
+        path = self.folder / receipt.shard
+        self.log.event("shard", f"{receipt.shard}: {cut}")
+        rate = cut.tokens / receipt.seconds if receipt.seconds else None
+        values = {"sampled_at": time.time(), "running": None, "waiting": None, "tokens_per_s": rate, "kv_use": None,
+                  "prefix_hits": None}  # fmt: skip
+        self.log.sample(f"extract-{outcome.worker_number}", outcome.device.label, values)
+        forget(self.folder, [entry.response_id for entry in receipt.rows])  # an earlier run could not capture them
+        await asyncio.wrap_future(self.ledger.submit(lambda c: ingest.ingest_hidden_shard(c, path, receipt.sha256)))
+
+    async def _set_aside(self, rows: dict[str, SetAside]) -> None:
+        for response_id, entry in rows.items():
+            self.log.event("not_captured", f"{response_id}: {entry.reason}")
+        self.failed += len(rows)
+        write_set_aside(self.folder, read_set_aside(self.folder) | rows)
+        workspace, capture_id = self.ledger.workspace, self.plan.capture_id
+        await asyncio.wrap_future(self.ledger.submit(lambda c: ingest.ingest_capture(c, workspace, capture_id)))
+
+    def _heard(self, device: Device, data: bytes) -> None:
+        event = decode_event(data)
+        match event:
+            case ExtractReady():
+                self._ready[device.label] = event
+                peak = f"at most {gigabytes(event.announced_bytes)} of {gigabytes(event.limit_bytes)}"
+                taken = peak if event.limit_bytes else "memory not measured"
+                self.log.event("extractor", f"{device.label}: {taken}, self-test {event.difference:.2g}")
+            case BudgetLowered(length=length, tokens=tokens):
+                self.log.event(
+                    "out_of_memory", f"{device.label}: rows up to {length} tokens in batches of {tokens} now"
+                )
+            case SelfTestFailed(why=why):
+                self._untrusted = f"{device.label}: {why}"
+
+    def _config(self, device: Device, tokens: RowTokens | None) -> ExtractConfig:
+        plan, target = self.plan, self.target
+        budget = self.manifest.extraction.max_tokens_per_batch
+        return ExtractConfig(
+            target_dir=str(target.folder),
+            target=target.target.model,
+            revision=target.revision,
+            dtype=self.manifest.target.dtype,
+            store_dtype=plan.stored_dtype,
+            layer_ids=plan.layer_ids,
+            final_state=plan.final_state,
+            capture_id=plan.capture_id,
+            out_dir=str(self.folder),
+            device=device.torch_name,
+            memory_bytes=device.memory_bytes if device.kind == "cpu" else 0,
+            longest=tuple(bands_of(max(row.tokens, 1) for row in plan.rows).values()),
+            sample=tuple(tokens.of(i)[1] for i in _sample(plan.rows)) if tokens else (),
+            max_tokens_per_batch=0 if budget == "auto" else budget,
+            threads=1 if device.kind == "cpu" else 0,
+            trust_remote_code=self.manifest.target.trust_remote_code,
+        )
+
+
+def check_disk(plan: ExtractionPlan, root: Path) -> None:
+    """Refuse what the disk cannot hold.
 
     Raises:
-        UserError: the disk cannot hold the states, the self-test failed, or no worker starts.
+        UserError: it names what does hold it.
     """
-    folder = ledger.workspace.hidden(plan.capture_id)
-    _check_disk(plan, ledger)
-    write_text(folder / "capture.json", json.dumps(_capture_body(plan, manifest, target), indent=1, sort_keys=True))
-    ledger.call(lambda connection: ingest.ingest_capture(connection, ledger.workspace, plan.capture_id))
-    waiting = deque(plan_items([row.tokens for row in plan.rows], len(devices), plan.bytes_per_token))
-    pool = Pool(
-        "extraction.worker:create",
-        lambda device: msgspec.msgpack.encode(_config(plan, manifest, target, str(folder), device)),
-        devices,
-        log_dir=log.folder / "workers",
-        launch=launch,
-    )
-    started = time.monotonic()
-    rows_done = tokens_done = 0
-    try:
-        async with pool:
-            interrupt.can_drain = True
-            while True:
-                while waiting and pool.pending < AHEAD_PER_DEVICE * len(devices) and not interrupt.asked.is_set():
-                    rows = [plan.rows[i] for i in waiting.popleft()]
-                    item = await asyncio.to_thread(_item, rows, ledger)
-                    pool.submit(item.item_id, msgspec.msgpack.encode(item), float(sum(row.tokens for row in rows)))
-                if interrupt.asked.is_set():
-                    await pool.drain(DRAIN_S)
-                outcome = await pool.next_outcome()
-                if outcome is None:
-                    break
-                if not isinstance(outcome, Done):
-                    raise UserError(f"extraction stopped: {outcome.error}. What was captured is kept.")
-                receipt = msgspec.msgpack.decode(outcome.payload, type=ExtractReceipt)
-                await _enter(receipt, ledger, folder, log)
-                rows_done += len(receipt.rows) + len(receipt.failed)
-                tokens_done += receipt.tokens
-                report(rows_done, tokens_done, time.monotonic() - started)
-    except PoolError as error:
+    free = shutil.disk_usage(root).free
+    if plan.size_bytes > free:
         raise UserError(
-            f"extraction stopped: {error}. What was captured is kept; run the same command to resume."
-        ) from error
-    return not interrupt.asked.is_set()
-
-
-async def _enter(receipt: ExtractReceipt, ledger: LedgerWriter, folder: Any, log: RunLog) -> None:
-    for entry in receipt.failed:
-        log.event("not_captured", f"{entry.response_id}: {entry.reason}")
-    if not receipt.shard:
-        return
-    path = folder / receipt.shard
-    log.event("shard", f"{receipt.shard}: {receipt.batches}")
-    await asyncio.wrap_future(ledger.submit(lambda c: ingest.ingest_hidden_shard(c, path, receipt.sha256)))
-
-
-def _item(rows: Sequence[Row], ledger: LedgerWriter) -> ExtractItem:
-    places = [(row.shard, row.shard_row) for row in rows]
-    columns = ["response_id", "prompt_token_ids", "token_ids"]
-    frame = read_rows_at(ledger.workspace.responses, places, columns)
-    found = {response_id: (prompt, tokens) for response_id, prompt, tokens in frame.select(columns).iter_rows()}
-    return ExtractItem(
-        item_id=digest("item", [row.response_id for row in rows]),
-        rows=[ExtractRow(row.response_id, *found[row.response_id]) for row in rows],
-    )
-
-
-def _check_disk(plan: ExtractionPlan, ledger: LedgerWriter) -> None:
-    needed, free = plan.tokens * plan.bytes_per_token, shutil.disk_usage(ledger.workspace.root).free
-    if needed > free:
-        raise UserError(
-            f"{ledger.workspace.root}: the hidden states need {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free. "
-            "Free space, use --limit, or choose another --workspace."
+            f"{root}: the hidden states need {gigabytes(plan.size_bytes)} and {gigabytes(free)} are free. Feed the "
+            "training live, without a disk (training.feed: live); or take --max-disk with what they may use (category "
+            "shares are kept), free space, or choose another --workspace."
         )
+
+
+def _sample(rows: Sequence[Row]) -> list[int]:
+    """A few rows for the self-test: from the shortest to the longest that is short enough."""
+    short = sorted((i for i, row in enumerate(rows) if 0 < row.tokens <= SAMPLE_TOKENS), key=lambda i: rows[i].tokens)
+    if not short:
+        return sorted((i for i, row in enumerate(rows) if row.tokens), key=lambda i: rows[i].tokens)[:1]
+    step = (len(short) - 1) / max(1, SAMPLE_ROWS - 1)
+    return sorted({short[round(n * step)] for n in range(SAMPLE_ROWS)})
 
 
 def _capture_body(plan: ExtractionPlan, manifest: Manifest, target: ResolvedTarget) -> dict[str, Any]:
@@ -248,24 +297,3 @@ def _capture_body(plan: ExtractionPlan, manifest: Manifest, target: ResolvedTarg
         "dtype": plan.stored_dtype,
         "hidden_size": plan.hidden_size,
     }
-
-
-def _config(
-    plan: ExtractionPlan, manifest: Manifest, target: ResolvedTarget, folder: str, device: Device
-) -> ExtractConfig:
-    budget = manifest.extraction.max_tokens_per_batch
-    return ExtractConfig(
-        target_dir=str(target.folder),
-        target=target.target.model,
-        revision=target.revision,
-        dtype=manifest.target.dtype,
-        store_dtype=plan.stored_dtype,
-        layer_ids=plan.layer_ids,
-        final_state=plan.final_state,
-        capture_id=plan.capture_id,
-        out_dir=folder,
-        device=device.torch_name,
-        max_tokens_per_batch=0 if budget == "auto" else budget,
-        threads=1 if device.kind == "cpu" else 0,
-        trust_remote_code=manifest.target.trust_remote_code,
-    )

@@ -26,23 +26,27 @@ NORM_NAMES = ("norm", "final_layernorm", "final_layer_norm", "ln_f")
 
 
 def check_capture(capture: Capture, rows: Sequence[Sequence[int]], max_rows: int = 4) -> float:
-    """Compare a few rows along both paths; returns the largest relative difference seen.
+    """Compare a few rows along both paths, every layer; returns the largest relative difference seen.
 
     Raises:
         UserError: states are not finite, all zero, or differ.
     """
-    chosen = sorted(rows, key=len)[:: max(1, len(rows) // max_rows)][:max_rows]
-    batched = capture.forward(chosen)
+    chosen = sorted((row for row in rows if row), key=len)[:: max(1, len(rows) // max_rows)][:max_rows]
+    if not chosen:
+        return 0.0
+    every = capture.of_all_layers()
+    references = [_reference(every, row) for row in chosen]
     worst = 0.0
-    for row, states_TNH in zip(chosen, batched, strict=True):
-        for name, got_TH, want_TH in zip(
-            _names(capture), _comparable(capture, states_TNH), _reference(capture, row), strict=True
-        ):
-            _check_sane(name, got_TH)
-            worst = max(worst, _compare(capture, name, got_TH, want_TH, "an unpadded forward"))
-    again = capture.forward([chosen[0]])[0]
+    # the shortest row stands first and the longest last, and the other way round: both ends of a batch are seen
+    for taken, step in ((every, 1), (capture, -1)):
+        for states_TNH, layers in zip(taken.forward(chosen[::step]), references[::step], strict=True):
+            wants = [layers[i] for i in taken.wanted]
+            for name, got_TH, want_TH in zip(_names(taken), _comparable(taken, states_TNH), wants, strict=True):
+                _check_sane(name, got_TH)
+                worst = max(worst, _compare(taken, name, got_TH, want_TH, "an unpadded forward"))
+    together, alone = capture.forward(chosen)[0], capture.forward([chosen[0]])[0]
     for n, name in enumerate(_names(capture)):
-        worst = max(worst, _compare(capture, name, batched[0][:, n], again[:, n], "the same row alone"))
+        worst = max(worst, _compare(capture, name, together[:, n], alone[:, n], "the same row alone"))
     return worst
 
 
@@ -59,22 +63,18 @@ def _names(capture: Capture) -> list[str]:
 
 @torch.inference_mode()
 def _reference(capture: Capture, row: Sequence[int]) -> list[Any]:
-    """Per state: what transformers gives for the row alone, no padding, no hooks of ours."""
+    """Per layer: what transformers gives for the row alone, no padding, no hooks of ours; the last after the norm."""
     input_ids_1T = torch.tensor([list(row)], dtype=torch.long, device=capture.device)
     output = capture.decoder(input_ids=input_ids_1T, use_cache=False, output_hidden_states=True)
-    states = output.hidden_states
-    last = len(capture.layers) - 1
-    picked = [states[to_hidden_states_index(i)][0].cpu() for i in (*capture.layer_ids, last)]
-    return picked if capture.final_state else picked[:-1]
+    return [output.hidden_states[to_hidden_states_index(i)][0].cpu() for i in range(len(capture.layers))]
 
 
 @torch.inference_mode()
 def _comparable(capture: Capture, states_TNH: Any) -> list[Any]:
     """Our states in the form that transformers has: what the last layer put out goes through the norm."""
     last = len(capture.layers) - 1
-    ids = [*capture.layer_ids, last] if capture.final_state else list(capture.layer_ids)
     result = []
-    for n, layer_id in enumerate(ids):
+    for n, layer_id in enumerate(capture.wanted):
         state_TH = states_TNH[:, n]
         if layer_id == last:
             norm = _final_norm(capture)

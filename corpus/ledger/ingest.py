@@ -11,11 +11,13 @@ import glob
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpus.artefacts import sha256_file
+from corpus.set_aside import read_set_aside
 from corpus.shards import shard_index
 from corpus.workspace import Workspace
 
@@ -242,14 +244,22 @@ def enter_import(connection: Connection, workspace: Workspace, import_id: str) -
 
 
 def ingest_capture(connection: Connection, workspace: Workspace, capture_id: str) -> None:
-    """hidden/<capture_id>/capture.json."""
+    """hidden/<capture_id>/: capture.json, and the rows that could not be captured, nor were since."""
     body = _json(workspace.hidden(capture_id) / "capture.json")
     keys = ("model", "revision", "layer_ids", "final_state", "dtype", "hidden_size")
     _replace(connection, "captures", {"capture_id": capture_id}, {key: body[key] for key in keys})
+    connection.execute("DELETE FROM hidden_failures WHERE capture_id = ?", [capture_id])
+    for response_id, entry in read_set_aside(workspace.hidden(capture_id)).items():
+        _insert(connection, "hidden_failures", {"capture_id": capture_id, "response_id": response_id, **asdict(entry)})
+    connection.execute(
+        "DELETE FROM hidden_failures WHERE capture_id = $1 "
+        "AND response_id IN (SELECT response_id FROM hidden_rows WHERE capture_id = $1)",
+        [capture_id],
+    )
 
 
 def ingest_hidden_shard(connection: Connection, path: Path, sha256: str | None = None) -> int:
-    """hidden/<capture_id>/<shard>.safetensors; returns its rows.
+    """hidden/<capture_id>/<shard>.safetensors; returns its rows, which are no longer set aside.
 
     Raises:
         UserError: the file is not a shard.
@@ -260,6 +270,10 @@ def ingest_hidden_shard(connection: Connection, path: Path, sha256: str | None =
     connection.execute(
         "INSERT INTO hidden_rows SELECT ?, unnest(?::VARCHAR[]), ?, unnest(?::BIGINT[]), unnest(?::BIGINT[])",
         [meta.capture_id, response_ids, path.name, list(range(len(response_ids))), tokens],
+    )
+    connection.execute(
+        "DELETE FROM hidden_failures WHERE capture_id = ? AND list_contains(?::VARCHAR[], response_id)",
+        [meta.capture_id, response_ids],
     )
     _replace(
         connection,

@@ -17,7 +17,7 @@ from corpus.artefacts import remove_temporaries, sha256_file, sync_path, tempora
 from corpus.errors import DamagedError, UserError, first_line
 from corpus.ledger import ingest
 from corpus.ledger.writer import LedgerWriter, migrate, refuse_held
-from corpus.shards import capture_body
+from corpus.shards import capture_body, shard_index
 from corpus.sources import FileDigests
 from corpus.workspace import Workspace
 
@@ -51,7 +51,7 @@ def adopt(ledger: LedgerWriter) -> int:
             adopted += _enter(ledger, path, lambda c, p=path: ingest.ingest_response_shard(c, p))  # type: ignore[misc]
     for path in sorted((workspace.root / "hidden").glob("*/*.safetensors")):
         if (path.parent.name, path.name) not in hidden:
-            adopted += _enter(ledger, path, lambda c, p=path: ingest.ingest_hidden_shard(c, p))  # type: ignore[misc]
+            adopted += _enter(ledger, path, lambda c, p=path: _adopt_states(c, p))  # type: ignore[misc]
     for path in sorted((workspace.root / "drafters").glob("*/drafter.json")):
         name = path.parent.name
         if name not in drafters:
@@ -64,6 +64,23 @@ def adopt(ledger: LedgerWriter) -> int:
     if adopted:
         log.info("adopted %d finished files that an earlier run did not enter in the ledger", adopted)
     return adopted
+
+
+def _adopt_states(connection: Connection, path: Path) -> None:
+    """Enter a shard of states, unless one of its rows is captured already: then the others are captured anew.
+
+    A worker that outlived its coordinator for a moment may have written it when the next run had begun.
+    """
+    meta, response_ids, _ = shard_index(path)
+    known = connection.execute(
+        "SELECT count(*) FROM hidden_rows WHERE capture_id = ? AND list_contains(?::VARCHAR[], response_id)",
+        [meta.capture_id, response_ids],
+    ).fetchone()
+    if known is not None and known[0]:
+        log.info("%s holds %d rows that are captured already; it is removed", path.name, known[0])
+        path.unlink()
+        return
+    ingest.ingest_hidden_shard(connection, path)
 
 
 def _end_killed_runs(ledger: LedgerWriter) -> None:

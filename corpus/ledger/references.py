@@ -74,6 +74,7 @@ REFERENCES = (
               "response_id"),
     Reference("states of no shard", "hidden_rows", OF_CAPTURE, "hidden_shards", OF_CAPTURE, "response_id"),
     Reference("hidden shards of no capture", "hidden_shards", "capture_id", "captures", "capture_id", None),
+    Reference("rows set aside of no capture", "hidden_failures", "capture_id", "captures", "capture_id", "response_id"),
     Reference("trained answers that are not accepted", "drafter_responses", "response_id", "accepted_responses",
               "response_id", "response_id"),
     Reference("trained answers of no drafter", "drafter_responses", "drafter_id", "drafters", "drafter_id",

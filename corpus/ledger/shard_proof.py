@@ -7,7 +7,7 @@ the file first, and what a killed one left is adopted at the next start.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from corpus.errors import UserError
 from corpus.ledger.accounts import REBUILD
 from corpus.ledger.findings import MOST_EXAMPLES, Finding, Problems
 from corpus.ledger.references import Scope
+from corpus.ledger.token_proof import AnswerTokens
 from corpus.ledger.writer import Readable
 from corpus.shards import shard_index
 
@@ -26,37 +27,57 @@ STATES_AGAIN = "Remove the file; the next `draftmill extract MANIFEST` captures 
 ID_COLUMNS = ["response_id", "prompt_id", "recipe_id", "replica", "turn", "attempt"]
 
 
-def check_response_shards(ledger: Readable, scope: Scope, fast: bool, report: Report) -> Finding:
-    """responses/: size, checksum, rows, and of each row its ids, its state and how many tokens it has."""
+def check_response_shards(ledger: Readable, scope: Scope, fast: bool, report: Report) -> tuple[Finding, frozenset[str]]:
+    """responses/: size, checksum, rows, and of each row its ids, its state and how many tokens it has.
+
+    Returns:
+        The finding, and the shards that keep to it.
+    """
     folder = ledger.workspace.responses
     shards = ledger.rows(
         f"SELECT shard, rows, size_bytes, sha256 FROM response_shards WHERE {_holding(scope, 'responses')} ORDER BY 1"
     )
-    problems, rows = Problems(), 0
+    problems, rows, sound = Problems(), 0, set()
     for number, (shard, count, size_bytes, sha256) in enumerate(shards, start=1):
         report(f"response shard {number:,} of {len(shards):,}")
         rows += count
         wrong = _damage(folder / shard, size_bytes, None if fast else sha256) or _answers(ledger, folder / shard, count)
-        problems.add(wrong or "", [shard] if wrong else [])
+        if wrong:
+            problems.add(wrong, [shard])
+        else:
+            sound.add(shard)
     said, proven = f"{len(shards):,} with {rows:,} rows", f"{_proven(fast)}, ids, token counts"
     unnamed = _unnamed(ledger, folder.glob("*.parquet"), "SELECT shard FROM response_shards", lambda path: path.name)
-    return problems.finding("response shards", len(shards), said, ANSWERS_AGAIN, proven=proven, notes=unnamed)
+    finding = problems.finding("response shards", len(shards), said, ANSWERS_AGAIN, proven=proven, notes=unnamed)
+    return finding, frozenset(sound)
 
 
-def check_hidden_shards(ledger: Readable, scope: Scope, fast: bool, report: Report) -> Finding:
-    """hidden/: size, checksum, rows, tokens; and every captured row is of an accepted answer of that length."""
+def check_hidden_shards(ledger: Readable, scope: Scope, fast: bool, report: Report, sound: Collection[str]) -> Finding:
+    """hidden/: size, checksum, rows, lengths; and every captured row is of an accepted answer: its length, and unless
+    `fast` its tokens and which of them were generated.
+
+    Args:
+        sound: response shards whose answers can be believed.
+    """
     root = ledger.workspace.root / "hidden"
     shards = ledger.rows(
         "SELECT capture_id, shard, rows, tokens, size_bytes, sha256 FROM hidden_shards "
         f"WHERE {_holding(scope, 'hidden_rows')} ORDER BY 1, 2"
     )
+    answers = AnswerTokens(ledger, scope, sound, report) if shards and not fast else None
     problems, rows = Problems(), 0
     for number, (capture_id, shard, count, tokens, size_bytes, sha256) in enumerate(shards, start=1):
         report(f"hidden shard {number:,} of {len(shards):,}")
         rows += count
-        path = root / capture_id / shard
+        where, path = f"{capture_id}/{shard}", root / capture_id / shard
         wrong = _damage(path, size_bytes, None if fast else sha256) or _states(ledger, capture_id, path, count, tokens)
-        problems.add(wrong or "", [f"{capture_id}/{shard}"] if wrong else [])
+        try:
+            for kind, row in answers.breaches(capture_id, path) if answers and not wrong else ():
+                problems.add(kind, [f"{where} row {row}"])
+        except UserError:
+            wrong = "without readable input_ids and loss_mask"
+        if wrong:
+            problems.add(wrong, [where])
     for kind, count, ids in ledger.rows(
         f"""
         WITH accepted AS (
@@ -70,12 +91,16 @@ def check_hidden_shards(ledger: Readable, scope: Scope, fast: bool, report: Repo
     ):
         if kind is not None:
             problems.add(kind, ids, count)
-    said, proven = f"{len(shards):,} with {rows:,} rows", f"{_proven(fast)}, ids, tokens"
+    notes = _captured_twice(ledger, scope)
+    if answers and answers.not_read:
+        notes.append(f"{answers.not_read:,} rows are not held against their answers, whose shards are not sound")
+    proven = f"{_proven(fast)}, ids, token counts{'' if fast else ', tokens, loss masks'}"
+    said = f"{len(shards):,} with {rows:,} rows"
     unnamed = _unnamed(
         ledger, root.glob("*/*.safetensors"), "SELECT capture_id || '/' || shard FROM hidden_shards",
         lambda path: f"{path.parent.name}/{path.name}",
     )  # fmt: skip
-    return problems.finding("hidden shards", len(shards), said, STATES_AGAIN, proven=proven, notes=unnamed)
+    return problems.finding("hidden shards", len(shards), said, STATES_AGAIN, proven=proven, notes=[*unnamed, *notes])
 
 
 def _holding(scope: Scope, table: str) -> str:
@@ -151,6 +176,16 @@ def _states(ledger: Readable, capture_id: str, path: Path, rows: int, tokens: in
     if named != list(zip(range(rows), response_ids, lengths, strict=True)):
         return "of other rows than in the ledger"
     return None
+
+
+def _captured_twice(ledger: Readable, scope: Scope) -> list[str]:
+    """A note on rows that lie in two shards: a run that was killed late may leave one that the next one adopts."""
+    more = ledger.rows(
+        "SELECT count(*) - count(DISTINCT (capture_id, response_id)) FROM hidden_rows "
+        f"WHERE {scope.where('response_id')}"
+    )[0][0]
+    rows = "row is" if more == 1 else "rows are"
+    return [f"{more:,} {rows} captured twice; the first of each is taken"] if more else []
 
 
 def _unnamed(ledger: Readable, there: Any, named: str, name: Callable[[Path], str]) -> list[str]:

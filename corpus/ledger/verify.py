@@ -39,7 +39,7 @@ def verify(
     Args:
         build_id: look at this build or import alone, and at the shards that hold its answers.
         all_prompts: make every selected prompt's id again, not those of SAMPLED of each build.
-        fast: take the size of a file for its checksum.
+        fast: take the size of a file for its checksum, and leave the tokens of captured rows alone.
         report: told what is being looked at.
 
     Raises:
@@ -65,11 +65,8 @@ def verify(
     findings += [rest] if rest and rest.checked else []
     report("ids")
     findings += [check_ids(ledger, scope), check_references(ledger, scope)]
-    findings += [
-        check_response_shards(ledger, scope, fast, report),
-        check_hidden_shards(ledger, scope, fast, report),
-    ]
-    return findings
+    answers, sound = check_response_shards(ledger, scope, fast, report)
+    return [*findings, answers, check_hidden_shards(ledger, scope, fast, report, sound)]
 
 
 def prompt_digest(messages: str, tools: str | None) -> str:

@@ -116,7 +116,11 @@ def verify(
     ] = False,
     fast: Annotated[
         bool,
-        typer.Option("--fast", help="Take a file's size for its checksum: terabytes of states take hours to read."),
+        typer.Option(
+            "--fast",
+            help="Take a file's size for its checksum, and leave captured rows' tokens alone: terabytes of states take "
+            "hours to read.",
+        ),
     ] = False,
 ) -> None:
     """Prove the accounts: every selected answer is accepted, rejected with its reason, or unfinished, exactly once.

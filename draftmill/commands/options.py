@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def size_bytes(text: str) -> int:
+    """Bytes that a size such as 500GB, 1.5TB or 2TiB means; a bare number is bytes."""
+    match = SIZE.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter(f"got {text!r}; a size is written as 500GB, 1.5TB or 2TiB.")
+    number, unit, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** POWERS[unit.lower()])
+
 
 ManifestPath = Annotated[Path, typer.Argument(metavar="MANIFEST", help="The manifest: a YAML file.")]
 WorkspacePath = Annotated[
@@ -28,7 +42,12 @@ Devices = Annotated[
 ]
 Limit = Annotated[
     int | None,
-    typer.Option("--limit", metavar="N", min=1, help="Work on at most N rows now, category shares kept."),
+    typer.Option(
+        "--limit",
+        metavar="N",
+        min=1,
+        help="Work on at most N prompts (generate) or rows (extract, train) now, category shares kept.",
+    ),
 ]
 ForceTensorParallel = Annotated[
     bool,
@@ -43,6 +62,16 @@ Ray = Annotated[
         "--ray",
         metavar="ADDRESS",
         help="Run the workers on this Ray cluster: host:port, ray://host:port, or auto. Needs draftmill[ray].",
+    ),
+]
+MaxDisk = Annotated[
+    int | None,
+    typer.Option(
+        "--max-disk",
+        metavar="SIZE",
+        parser=size_bytes,
+        help="Keep this build's states below SIZE (500GB, 1.5TB, 2TiB): the first rows of the nested order, category "
+        "shares kept.",
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")]

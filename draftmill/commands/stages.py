@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +15,7 @@ from draftmill.commands.options import (
     ForceTensorParallel,
     Limit,
     ManifestPath,
+    MaxDisk,
     Ray,
     WorkspacePath,
 )
@@ -63,7 +64,7 @@ def run(
         reader = pipeline.reader(session)
         plan = pipeline.build_plan(session, reader)
         _print(pipeline.build_lines(plan))
-        _print(pipeline.generation_plan(session, reader, plan).lines())
+        _print(pipeline.generation_lines(session, reader, plan))
         return
     pipeline.run_all(session, serve)
 
@@ -104,8 +105,7 @@ def generate(
     session = _session(manifest, workspace, devices, limit, force_tensor_parallel, ray)
     if dry_run:
         reader = pipeline.reader(session)
-        plan = pipeline.generation_plan(session, reader, pipeline.build_plan(session, reader), retry_rejected)
-        _print(plan.lines())
+        _print(pipeline.generation_lines(session, reader, pipeline.build_plan(session, reader), retry_rejected))
         return
     _with_build(session, "generate", lambda s, ledger, b: pipeline.generate_stage(s, ledger, b, retry_rejected))
 
@@ -115,18 +115,30 @@ def extract(
     workspace: WorkspacePath = DEFAULT_WORKSPACE,
     devices: Devices = None,
     limit: Limit = None,
+    max_disk: MaxDisk = None,
+    retry_set_aside: Annotated[
+        bool, typer.Option("--retry-set-aside", help="Try rows again that an earlier run could not capture.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Begin, however large: more than 10 GB is only told else.")
+    ] = False,
     ray: Ray = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Capture the target's hidden states of every accepted answer, into safetensors shards."""
+    """Capture the target's hidden states of every accepted answer, into safetensors shards.
+
+    Rows go in batches of like length, by a token budget that each worker measures of its device first.
+    """
     from draftmill import pipeline
+    from draftmill.agreement import Choice
 
     session = _session(manifest, workspace, devices, limit, ray=ray)
+    choice = Choice(max_disk, retry_set_aside, yes)
     if dry_run:
         reader = pipeline.reader(session)
-        _print(pipeline.extraction_plan(session, reader, pipeline.build_plan(session, reader)).lines())
+        _print(pipeline.extraction_plan(session, reader, pipeline.build_plan(session, reader), choice).lines())
         return
-    _with_build(session, "extract", pipeline.extract_stage)
+    _with_build(session, "extract", lambda s, ledger, b: pipeline.extract_stage(s, ledger, b, choice))
 
 
 def train(
@@ -228,6 +240,6 @@ def _with_build(session: Session, command: str, work: Callable[[Session, LedgerW
     _with_ledger(session, command, lambda s, ledger: work(s, ledger, build_stage(s, ledger)))
 
 
-def _print(lines: list[str]) -> None:
+def _print(lines: Iterable[str]) -> None:
     for line in lines:
         typer.echo(line)

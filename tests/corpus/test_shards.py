@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from corpus.artefacts import sha256_file
 from corpus.errors import UserError
-from corpus.shards import CapturedRow, ShardMeta, ShardReader, shard_index, write_shard
+from corpus.shard_writer import ShardWriter, write_shard
+from corpus.shards import CapturedRow, ShardMeta, ShardReader, shard_index, shard_tokens
 
 META = ShardMeta("capture", (1, 3), True, "org/model", "abc", "float32")
 
@@ -52,6 +54,64 @@ def test_write_then_read_is_the_identity(tmp_path: Path, lengths: list[int], dty
             assert torch.equal(row.loss_mask_T, rows[index].loss_mask_T)
             assert torch.equal(row.states_TNH, rows[index].states_TNH.to(getattr(torch, dtype)))
     assert shard_index(written.path) == (meta, tuple(row.response_id for row in rows), tuple(lengths))
+    assert shard_tokens(written.path) == [
+        (row.input_ids_T.numpy().tobytes(), row.loss_mask_T.numpy().tobytes()) for row in rows
+    ]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_rows_come_in_any_order_and_those_that_never_come_are_left_out(tmp_path: Path, data: st.DataObject) -> None:
+    lengths = data.draw(st.lists(st.integers(1, 20), min_size=1, max_size=8))
+    meta = ShardMeta("capture", (1, 3), True, "org/model", "abc", data.draw(st.sampled_from(["float32", "bfloat16"])))
+    rows = make_rows(lengths)
+    order = data.draw(st.permutations(range(len(rows))))
+    came = order[: data.draw(st.integers(0, len(rows)))]
+    parts = data.draw(st.lists(st.integers(1, 3), min_size=len(rows), max_size=len(rows)))
+    path = tmp_path / "b.safetensors"
+    path.unlink(missing_ok=True)
+    with ShardWriter(path, meta, [row.response_id for row in rows], lengths, 4) as writer:
+        left = list(came)
+        for size in parts:
+            batch, left = left[:size], left[size:]
+            if batch:
+                together = [torch.cat([getattr(rows[i], name) for i in batch]) for name in ROW_TENSORS]
+                writer.put(batch, *together)
+        written = writer.finish()
+    assert (written is None) == (not came)
+    assert [p.name for p in tmp_path.iterdir()] == (["b.safetensors"] if came else [])
+    if written is None:
+        return
+    assert written.sha256 == sha256_file(path)
+    whole = load_file(path)  # the library itself finds no fault
+    assert whole["states"].shape[0] == sum(lengths[i] for i in came)
+    with ShardReader(path) as reader:
+        assert list(reader.response_ids) == [rows[i].response_id for i in sorted(came)]
+        for index, i in enumerate(sorted(came)):
+            row = reader.row(index)
+            assert torch.equal(row.input_ids_T, rows[i].input_ids_T)
+            assert torch.equal(row.loss_mask_T, rows[i].loss_mask_T)
+            assert torch.equal(row.states_TNH, rows[i].states_TNH.to(getattr(torch, meta.dtype)))
+
+
+ROW_TENSORS = ("states_TNH", "input_ids_T", "loss_mask_T")
+
+
+def test_a_shard_that_is_not_ended_leaves_nothing(tmp_path: Path) -> None:
+    (row,) = make_rows([4])
+    with pytest.raises(KeyboardInterrupt), ShardWriter(tmp_path / "c.safetensors", META, ["r"], [4], 4) as writer:
+        writer.put([0], row.states_TNH, row.input_ids_T, row.loss_mask_T)
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_row_that_comes_twice_or_has_another_shape_is_a_bug(tmp_path: Path) -> None:
+    (row,) = make_rows([4])
+    with ShardWriter(tmp_path / "c.safetensors", META, ["r", "s"], [4, 5], 4) as writer:
+        writer.put([0], row.states_TNH, row.input_ids_T, row.loss_mask_T)
+        for rows, words in (([0], "came twice"), ([1], "expected")):
+            with pytest.raises(ValueError, match=words):
+                writer.put(rows, row.states_TNH, row.input_ids_T, row.loss_mask_T)
 
 
 def test_nothing_is_padded_and_the_header_speaks_both_conventions(tmp_path: Path) -> None:
@@ -71,9 +131,23 @@ def test_a_torn_file_is_one_line(tmp_path: Path, keep: int) -> None:
     path = write_shard(tmp_path / "a.safetensors", make_rows([9, 9]), META).path
     data = path.read_bytes()
     path.write_bytes(data[:keep])
-    for read in (ShardReader, shard_index):
+    for read in (ShardReader, shard_index, shard_tokens):
         with pytest.raises(UserError, match="not a whole hidden-state shard") as caught:
             read(path)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["input_ids", "loss_mask"])
+def test_tokens_that_are_no_number_a_token_are_one_line(tmp_path: Path, name: str) -> None:
+    path = write_shard(tmp_path / "a.safetensors", make_rows([3, 2]), META).path
+    with safe_open(str(path), framework="pt") as file:
+        texts = file.metadata()
+    tensors = load_file(str(path))
+    for changed in ({}, {name: tensors[name].double()}, {name: tensors[name][:4].clone()}):
+        save_file({key: value for key, value in tensors.items() if key != name} | changed, str(path), metadata=texts)
+        assert shard_index(path)[2] == (3, 2)
+        with pytest.raises(UserError, match=f"not a whole hidden-state shard .*{name}") as caught:
+            shard_tokens(path)
         assert "\n" not in str(caught.value)
 
 
@@ -84,12 +158,13 @@ def test_a_newer_schema_and_a_missing_file(tmp_path: Path) -> None:
     save_file(load_file(str(path)), str(path), metadata={**texts, "schema_version": "99"})
     with pytest.raises(UserError, match="schema 99"):
         ShardReader(path)
-    with pytest.raises(UserError, match="no such shard"):
-        shard_index(tmp_path / "none.safetensors")
+    for read in (shard_index, shard_tokens):
+        with pytest.raises(UserError, match="no such shard"):
+            read(tmp_path / "none.safetensors")
 
 
 def test_rows_must_fit(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="states a token"):
+    with pytest.raises(ValueError, match=r"states \(3, 2, 4\) for 3 tokens; expected \(3, 3, 4\)"):
         write_shard(tmp_path / "a.safetensors", make_rows([3], states=2), META)
     assert list(tmp_path.iterdir()) == []
 

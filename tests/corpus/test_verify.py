@@ -20,9 +20,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from corpus import identity
-from corpus.artefacts import sha256_file
+from corpus.artefacts import sha256_file, write_text
 from corpus.building import commit_build
 from corpus.errors import UserError
 from corpus.import_source import ImportOptions
@@ -35,7 +37,9 @@ from corpus.ledger.verify import prompt_digest, verify
 from corpus.ledger.writer import open_ledger
 from corpus.records import Prompt, encode_messages
 from corpus.responses import read_rows_at
-from corpus.shards import CapturedRow, ShardMeta, write_shard
+from corpus.set_aside import SetAside, write_set_aside
+from corpus.shard_writer import write_shard
+from corpus.shards import CapturedRow, ShardMeta, ShardReader, capture_body
 
 World = Any
 CHECKS = {"selections", "states", "prompts", "ids", "references", "response shards", "hidden shards"}
@@ -84,11 +88,12 @@ def imported(world: World, ledger: Any) -> None:
 
 
 def capture(world: World) -> None:
-    """States of some accepted answers, as extraction writes and enters them."""
-    places = query(
+    """States of some accepted answers, and one that is set aside, as extraction writes and enters them."""
+    *places, (shard, row) = query(
         world.workspace,
-        "SELECT shard, shard_row FROM accepted_responses WHERE response_tokens > 0 ORDER BY response_id LIMIT 5",
+        "SELECT shard, shard_row FROM accepted_responses WHERE response_tokens > 0 ORDER BY response_id LIMIT 6",
     ).rows()
+    (aside,) = read_rows_at(world.workspace.responses, [(shard, row)], ["response_id"])["response_id"]
     rows = read_rows_at(world.workspace.responses, places, ["response_id", "prompt_token_ids", "token_ids"])
     captured = [
         CapturedRow(
@@ -99,9 +104,12 @@ def capture(world: World) -> None:
         )
         for response_id, prompt, tokens in rows.select("response_id", "prompt_token_ids", "token_ids").iter_rows()
     ]
-    path = write_shard(world.workspace.hidden("capture") / "a.safetensors", captured, META).path
+    folder = world.workspace.hidden("capture")
+    path = write_shard(folder / "a.safetensors", captured, META).path
+    write_text(folder / "capture.json", json.dumps(capture_body(path)))
+    write_set_aside(folder, {aside: SetAside(9, "out of memory with 9 tokens alone", "cpu:0")})
     with open_ledger(world.workspace, "extract") as ledger:
-        ledger.call(lambda c: c.execute("INSERT INTO captures (capture_id) VALUES ('capture')"))
+        ledger.call(lambda c: ingest.ingest_capture(c, world.workspace, "capture"))
         ledger.call(lambda c: ingest.ingest_hidden_shard(c, path))
 
 
@@ -289,6 +297,8 @@ LEDGER: dict[str, tuple[str, set[str], str]] = {
     "a source is gone": (
         "DELETE FROM sources WHERE source = 'code'", {"references"}, "selections of no source"),
     "a capture is gone": ("DELETE FROM captures", {"references"}, "1 hidden shards of no capture: capture"),
+    "a row that is set aside is of no capture": (
+        "UPDATE hidden_failures SET capture_id = 'gone'", {"references"}, "1 rows set aside of no capture: gone"),
     "a candidate is gone": (
         "DELETE FROM prompts WHERE prompt_id = (SELECT min(prompt_id) FROM selections)", {"references", "prompts"},
         "selected prompts that are no candidates"),
@@ -423,6 +433,99 @@ def test_a_hidden_shard_of_another_capture_or_none_under_its_own_checksum(copy: 
         assert found["hidden shards"].examples[0].startswith(said)
 
 
+# what is in a hidden shard beside its states
+
+
+def captured_anew(world: World, changed: int, change: Callable[[Any, Any, int], None]) -> None:
+    """The hidden shard with one row changed by (input ids, loss mask, tokens of its prompt), entered as it is now."""
+    path = next(world.workspace.root.glob(SHARDS["hidden shards"]))
+    with ShardReader(path) as reader:
+        rows = [CapturedRow(r.response_id, r.input_ids_T.clone(), r.loss_mask_T.clone(), r.states_TNH) for r in reader]
+    row = rows[changed]
+    change(row.input_ids_T, row.loss_mask_T, int((row.loss_mask_T == 0).sum()))
+    write_shard(path, rows, META)
+    entered(world, path, "hidden_shards")
+
+
+OTHER_TOKENS = "1 rows of other tokens than their answer: capture/a.safetensors row {}"
+OTHER_MASK = "1 rows whose loss_mask is not 1 on what was generated and 0 before: capture/a.safetensors row {}"
+CAPTURED: dict[str, tuple[Callable[[Any, Any, int], None], str]] = {
+    "a token of the prompt": (lambda ids, mask, prompt: ids[0].add_(1), OTHER_TOKENS),
+    "the last token": (lambda ids, mask, prompt: ids[-1].add_(1), OTHER_TOKENS),
+    "two tokens change places": (lambda ids, mask, prompt: ids[:2].copy_(ids[:2].flip(0)), OTHER_TOKENS),
+    "a token and the mask": (lambda ids, mask, prompt: (ids[0].add_(1), mask.zero_()), OTHER_TOKENS),
+    "the loss begins a token late": (lambda ids, mask, prompt: mask[prompt].zero_(), OTHER_MASK),
+    "the loss begins a token early": (lambda ids, mask, prompt: mask[prompt - 1].fill_(1), OTHER_MASK),
+    "the end of turn has no loss": (lambda ids, mask, prompt: mask[-1].zero_(), OTHER_MASK),
+    "the first token has a loss": (lambda ids, mask, prompt: mask[0].fill_(1), OTHER_MASK),
+    "a weight that is no mask": (lambda ids, mask, prompt: mask[prompt:].fill_(2), OTHER_MASK),
+}
+
+
+@pytest.mark.parametrize("what", CAPTURED)
+def test_a_captured_row_is_its_answers_tokens_with_the_loss_on_what_was_generated(copy: World, what: str) -> None:
+    change, said = CAPTURED[what]
+    captured_anew(copy, 3, change)
+    found = breached(copy)
+    assert found.keys() == {"hidden shards"}
+    assert found["hidden shards"].examples == (said.format(3),)
+    assert "extract MANIFEST" in found["hidden shards"].next_step
+    fast = verify(copy.workspace, fast=True)
+    assert all(one.holds for one in fast)
+    assert "tokens, loss masks" not in of(fast, "hidden shards")[0].said
+
+
+def test_answers_that_were_made_again_are_not_those_that_were_captured(copy: World) -> None:
+    """Another answer of the same length under the same id; the ledger may know of it, or not."""
+    ids = query(copy.workspace, "SELECT response_id FROM hidden_rows")["response_id"]
+    (shard,) = query(
+        copy.workspace,
+        "SELECT r.shard FROM accepted_responses r SEMI JOIN hidden_rows USING (response_id) ORDER BY ALL LIMIT 1",
+    ).row(0)
+    path = copy.workspace.responses / shard
+    rows = pl.read_parquet(path)
+    captured = pl.col("response_id").is_in(ids.to_list()) & (pl.col("state") == "accepted")
+    other = pl.col("token_ids").list.eval(pl.element() + 1)
+    rows.with_columns(token_ids=pl.when(captured).then(other).otherwise("token_ids")).write_parquet(path)
+    count = rows.filter(captured).height
+    findings = verify(copy.workspace)
+    assert {one.what for one in findings if not one.holds} == {"response shards"}
+    assert of(findings, "hidden shards")[0].notes == (
+        f"{count:,} rows are not held against their answers, whose shards are not sound",
+    )
+    entered(copy, path, "response_shards")
+    found = breached(copy)
+    assert found.keys() == {"hidden shards"}
+    assert found["hidden shards"].breaches == count
+    assert found["hidden shards"].examples[0].startswith(f"{count} rows of other tokens than their answer: capture/a")
+
+
+@pytest.mark.parametrize("name", ["input_ids", "loss_mask"])
+def test_a_hidden_shard_without_its_tokens(copy: World, name: str) -> None:
+    path = next(copy.workspace.root.glob(SHARDS["hidden shards"]))
+    with safe_open(str(path), framework="pt") as file:
+        texts = file.metadata()
+    tensors = load_file(str(path))
+    for changed in ({name: tensors[name].float()}, {name: tensors[name][1:].clone()}, {}):
+        save_file({key: value for key, value in tensors.items() if key != name} | changed, str(path), metadata=texts)
+        entered(copy, path, "hidden_shards")
+        found = breached(copy)
+        assert found.keys() == {"hidden shards"}
+        assert found["hidden shards"].examples == ("1 without readable input_ids and loss_mask: capture/a.safetensors",)
+        assert breached(copy, fast=True) == {}
+
+
+def test_rows_that_two_shards_hold_are_counted_and_no_breach(copy: World) -> None:
+    """A worker whose coordinator was killed may end its shard after the next one has begun."""
+    path = next(copy.workspace.root.glob(SHARDS["hidden shards"]))
+    shutil.copy(path, path.with_name("b.safetensors"))
+    with open_ledger(copy.workspace, "extract") as ledger:
+        ledger.call(lambda c: ingest.ingest_hidden_shard(c, path.with_name("b.safetensors")))
+    findings = verify(copy.workspace)
+    assert all(one.holds for one in findings)
+    assert of(findings, "hidden shards")[0].notes == ("5 rows are captured twice; the first of each is taken",)
+
+
 def test_prompts_of_the_file_are_held_against_their_ids(copy: World) -> None:
     build, candidates = query(
         copy.workspace, "SELECT build_id, candidates_id FROM builds WHERE seed IS NOT NULL ORDER BY created_at LIMIT 1"
@@ -454,7 +557,12 @@ def test_a_sample_is_drawn_where_there_are_many_and_every_one_is_read_on_demand(
 
 
 def test_without_checksums_a_flipped_bit_is_not_seen_and_that_is_said(copy: World) -> None:
-    flipped(next(copy.workspace.root.glob(SHARDS["hidden shards"])))
+    path = next(copy.workspace.root.glob(SHARDS["hidden shards"]))
+    with safe_open(str(path), framework="pt") as file:
+        assert not file.get_tensor("states").any()
+    data = path.read_bytes()
+    at = data.index(bytes(200))  # in the states, which are zero
+    path.write_bytes(data[: at + 100] + b"\1" + data[at + 101 :])
     findings = verify(copy.workspace, fast=True)
     assert all(one.holds for one in findings)
     assert "checksum" not in " ".join(one.said for one in findings)

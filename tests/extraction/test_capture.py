@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import errno
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,21 @@ from transformers import AutoModelForCausalLM
 
 from corpus.errors import Retryable, UserError
 from corpus.shards import ShardReader
+from extraction.budget import Budgets
 from extraction.capture import Capture, find_layers
-from extraction.messages import ExtractConfig, ExtractItem, ExtractReceipt, ExtractRow
+from extraction.messages import (
+    ExtractConfig,
+    ExtractItem,
+    ExtractReceipt,
+    ExtractRow,
+    SelfTestFailed,
+    decode_event,
+    pack_ids,
+)
+from extraction.plan import Cut
 from extraction.selftest import check_capture
-from extraction.worker import capture_rows, create
+from extraction.start import ALLOCATOR, allocator_settings
+from extraction.worker import Limits, capture_rows, create
 from tests.extraction.tiny import random_rows, save_tiny
 
 LAYERS = (1, 4, 6)
@@ -26,6 +39,12 @@ KINDS = ("qwen3", "llama", "gdn")
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     return save_tiny(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.fixture(scope="module")
+def any_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For what does not depend on the family."""
+    return save_tiny(tmp_path_factory.mktemp("any"), "qwen3")
 
 
 def plain_states(model: Any, row: Sequence[int]) -> torch.Tensor:
@@ -45,38 +64,58 @@ def plain_states(model: Any, row: Sequence[int]) -> torch.Tensor:
     return torch.stack([seen[i][0] for i in (*LAYERS, len(seen) - 1)], dim=1)
 
 
+def config_of(target: Path, out_dir: Path, **changes: Any) -> ExtractConfig:
+    rows = changes.pop("sample", [[5, 6, 7], list(range(3, 40))])
+    return ExtractConfig(
+        **{
+            "target_dir": str(target),
+            "target": "org/tiny",
+            "revision": "abc",
+            "dtype": "float32",
+            "store_dtype": "float32",
+            "layer_ids": LAYERS,
+            "final_state": True,
+            "capture_id": "cap",
+            "out_dir": str(out_dir),
+            "max_tokens_per_batch": 64,
+            "threads": 1,
+            "sample": tuple(pack_ids(row) for row in rows),
+            "longest": (40,),
+            **changes,
+        }
+    )
+
+
+def item_of(rows: list[list[int]], name: str = "one") -> ExtractItem:
+    return ExtractItem(
+        item_id=name, rows=[ExtractRow(f"{name}-{i}", len(row) - 1, pack_ids(row)) for i, row in enumerate(rows)]
+    )
+
+
+async def handled(config: ExtractConfig, *items: ExtractItem) -> tuple[list[ExtractReceipt], list[Any]]:
+    """What a worker's handler answers to items that it has at once, and what it says beside."""
+    said: list[Any] = []
+    handler = create(msgspec.msgpack.encode(config), lambda data: said.append(decode_event(data)))
+    answers = await asyncio.gather(*[handler.handle(msgspec.msgpack.encode(item)) for item in items])
+    handler.close()
+    return [msgspec.msgpack.decode(answer, type=ExtractReceipt) for answer in answers], said
+
+
 def test_a_shard_equals_a_plain_unpadded_forward(target: Path, tmp_path: Path) -> None:
     rows = random_rows([5, 40, 17, 31, 2])
-    config = ExtractConfig(
-        target_dir=str(target),
-        target="org/tiny",
-        revision="abc",
-        dtype="float32",
-        store_dtype="float32",
-        layer_ids=LAYERS,
-        final_state=True,
-        capture_id="cap",
-        out_dir=str(tmp_path / "hidden"),
-        max_tokens_per_batch=64,
-        threads=1,
-    )
-    item = ExtractItem(item_id="one", rows=[ExtractRow(f"r{i}", row[:-1], row[-1:]) for i, row in enumerate(rows)])
-
-    async def twice() -> list[ExtractReceipt]:
-        handler = create(msgspec.msgpack.encode(config), lambda _: None)
-        answers = await asyncio.gather(*[handler.handle(msgspec.msgpack.encode(item)) for _ in range(2)])
-        handler.close()
-        return [msgspec.msgpack.decode(answer, type=ExtractReceipt) for answer in answers]
-
-    first, second = asyncio.run(twice())
+    (first, second), said = asyncio.run(handled(config_of(target, tmp_path / "hidden"), item_of(rows), item_of(rows)))
     assert (first.shard, first.size_bytes, first.rows) == (second.shard, second.size_bytes, second.rows)
     assert first.failed == []
     assert [(e.response_id, e.row, e.tokens) for e in first.rows] == [
-        (f"r{i}", i, len(row)) for i, row in enumerate(rows)
+        (f"one-{i}", i, len(row)) for i, row in enumerate(rows)
     ]
     assert first.tokens == sum(map(len, rows))
-    assert "batches" in first.batches
+    assert Cut(*first.cut).tokens == first.tokens
     assert [path.name for path in (tmp_path / "hidden").iterdir()] == [first.shard]
+    (ready,) = said
+    assert 0 < ready.difference < 1e-4
+    assert 0 < ready.loaded_bytes < ready.announced_bytes <= ready.limit_bytes
+    assert ready.budgets == {256: 64}
 
     model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
     with ShardReader(tmp_path / "hidden" / first.shard) as reader:
@@ -90,6 +129,37 @@ def test_a_shard_equals_a_plain_unpadded_forward(target: Path, tmp_path: Path) -
             for n in range(want.shape[1]):
                 difference = (got.states_TNH[:, n] - want[:, n]).abs().max()
                 assert difference < 1e-4 * want[:, n].pow(2).mean().sqrt()
+
+
+@pytest.mark.parametrize(("weights", "dtype", "tolerance"), [(0.05, "float32", 1e-4), (0.15, "float64", 1e-12)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_layers_at_both_ends_of_a_batch_equal_the_unpadded_forward(
+    kind: str, weights: float, dtype: str, tolerance: float, tmp_path: Path
+) -> None:
+    """Relative to the layer's root mean square. Large random weights amplify rounding: there float64 is the proof."""
+    capture = Capture(save_tiny(tmp_path, kind, initializer_range=weights), LAYERS, dtype=dtype).of_all_layers()
+    rows = random_rows([33, 3, 64, 21, 50])
+    for batch in (rows, rows[::-1], sorted(rows, key=len), sorted(rows, key=len, reverse=True)):
+        for row, states_TNH in zip(batch, capture.forward(batch, 72), strict=True):
+            with torch.no_grad():
+                hidden = capture.decoder(torch.tensor([row]), use_cache=False, output_hidden_states=True).hidden_states
+            for n in range(len(capture.layers) - 1):  # of the last one transformers gives the state after the norm
+                want_TH = hidden[n + 1][0]
+                assert (states_TNH[:, n] - want_TH).abs().max() < tolerance * want_TH.pow(2).mean().sqrt()
+            last_TH, want_TH = capture.decoder.norm(states_TNH[:, -1]), hidden[-1][0]
+            assert (last_TH - want_TH).abs().max() < tolerance * want_TH.pow(2).mean().sqrt()
+            assert torch.equal(states_TNH[:, -1], states_TNH[:, -2])
+
+
+def test_states_of_what_is_computed_do_not_depend_on_what_is_stored(target: Path) -> None:
+    rows = random_rows([9, 4])
+    for exact, stored in zip(
+        Capture(target, LAYERS).forward(rows),
+        Capture(target, LAYERS, store_dtype="bfloat16").forward(rows),
+        strict=True,
+    ):
+        assert stored.dtype == torch.bfloat16
+        assert torch.equal(exact.to(torch.bfloat16), stored)
 
 
 def test_without_the_final_state_the_forward_stops_early(target: Path) -> None:
@@ -116,15 +186,15 @@ def test_the_selftest_passes_and_catches_damage(target: Path) -> None:
     assert check_capture(Capture(target, (2, 7)), rows) < 1e-4  # the last layer's own output, captured
 
     class Shifted(Capture):
-        def forward(self, rows: Sequence[Sequence[int]]) -> list[Any]:
+        def forward(self, rows: Sequence[Sequence[int]], length: int = 0) -> list[Any]:
             return [states.roll(1, dims=1) for states in super().forward(rows)]
 
     class Zero(Capture):
-        def forward(self, rows: Sequence[Sequence[int]]) -> list[Any]:
+        def forward(self, rows: Sequence[Sequence[int]], length: int = 0) -> list[Any]:
             return [torch.zeros_like(states) for states in super().forward(rows)]
 
     class Broken(Capture):
-        def forward(self, rows: Sequence[Sequence[int]]) -> list[Any]:
+        def forward(self, rows: Sequence[Sequence[int]], length: int = 0) -> list[Any]:
             return [states / 0 for states in super().forward(rows)]
 
     for wrong, words in ((Shifted, "differs"), (Zero, "all zero"), (Broken, "not finite")):
@@ -138,24 +208,121 @@ def test_bfloat16_passes_its_own_selftest(target: Path) -> None:
     check_capture(Capture(target, LAYERS, dtype="float32", store_dtype="bfloat16"), random_rows([30, 7]))
 
 
+class Small:
+    """A device that holds so many padded tokens."""
+
+    def __init__(self, holds: int) -> None:
+        self.holds, self.refused = holds, 0
+
+    def packed(self, rows: Sequence[Sequence[int]], length: int = 0) -> Any:
+        if len(rows) * max(length, *map(len, rows)) > self.holds:
+            self.refused += 1
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return torch.cat([torch.full((len(row), 1, 1), float(row[0])) for row in rows])
+
+
+def taken(states: dict[int, Any], rows: Sequence[Sequence[int]]) -> Callable[[Sequence[int], Any], None]:
+    def put(batch: Sequence[int], states_SNH: Any) -> None:
+        states.update(zip(batch, states_SNH.split([len(rows[i]) for i in batch]), strict=True))
+
+    return put
+
+
 def test_out_of_memory_halves_and_goes_on() -> None:
-    class Small:
-        calls = 0
-
-        def forward(self, rows: Sequence[Sequence[int]]) -> list[Any]:
-            self.calls += 1
-            if len(rows) * max(map(len, rows)) > 40:
-                raise torch.OutOfMemoryError("no room")
-            return [torch.full((len(row), 1, 1), float(row[0])) for row in rows]
-
     rows = random_rows([10] * 9 + [60, 3, 3, 0])
-    states, failed, cut = capture_rows(Small(), rows, 100, 100)
+    states: dict[int, Any] = {}
+    settled: list[int] = []
+    device = Small(40)
+    failed, cut, limits = capture_rows(
+        device, rows, Limits(Budgets(100), 100), taken(states, rows), settle=lambda: settled.append(1)
+    )
     assert failed == {9: "out of memory with 60 tokens alone", 12: "it has no tokens"}
     assert sorted(states) == [*range(9), 10, 11]
     assert all(states[i].shape[0] == len(rows[i]) and states[i][0, 0, 0] == rows[i][0] for i in states)
-    assert cut.endswith("%")
+    assert (cut.rows, cut.tokens) == (11, 96)
+    assert len(settled) == device.refused
+    assert limits.budgets.of(10) <= 40
+    again, _, kept = capture_rows(device, rows[:9], limits, taken(states, rows[:9]))
+    assert (again, kept.budgets) == ({}, limits.budgets)  # what was learnt stays learnt
     with pytest.raises(Retryable, match="stopped"):
-        capture_rows(Small(), rows, 100, 100, lambda: True)
+        capture_rows(Small(40), rows, Limits(Budgets(100)), taken({}, rows), stop=lambda: True)
+
+
+def test_a_row_that_would_take_too_much_is_not_even_tried() -> None:
+    rows = random_rows([10, 60])
+    states: dict[int, Any] = {}
+    too_long: Callable[[int], str | None] = lambda length: f"{length} is too much" if length > 50 else None  # noqa: E731
+    failed, cut, _ = capture_rows(Small(40), rows, Limits(Budgets(100), too_long=too_long), taken(states, rows))
+    assert failed == {1: "60 is too much"}
+    assert list(states) == [0]
+    assert cut.batches == 1
+
+
+def test_the_self_test_stops_a_worker_and_says_so(
+    any_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Capture, "packed", lambda self, rows, length=0: Capture_packed(self, rows, length) * 2)
+    said: list[Any] = []
+    with pytest.raises(UserError, match="capture self-test: layer 0 differs"):
+        create(msgspec.msgpack.encode(config_of(any_target, tmp_path)), lambda data: said.append(decode_event(data)))
+    assert isinstance(said[0], SelfTestFailed)
+
+
+Capture_packed = Capture.packed
+
+
+def test_memory_that_no_batch_fits_into_leaves_rows_with_their_reason(any_target: Path, tmp_path: Path) -> None:
+    config = config_of(any_target, tmp_path, memory_bytes=1 << 20)
+    (receipt,), (ready,) = asyncio.run(handled(config, item_of(random_rows([5, 30]))))
+    assert receipt.shard == ""
+    assert [entry.response_id for entry in receipt.failed] == ["one-0", "one-1"]
+    assert "a worker here has 0.00 GB" in receipt.failed[0].reason
+    assert ready.budgets == {256: 1}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_said_when_the_shard_is_ended(
+    any_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(file: int, data: Any, place: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    config, item = config_of(any_target, tmp_path), item_of(random_rows([5, 30]))
+    handler = create(msgspec.msgpack.encode(config), lambda data: None)
+    write = os.pwrite
+
+    def only_the_header(file: int, data: Any, place: int) -> int:
+        return no_room(file, data, place) if place else write(file, data, place)
+
+    monkeypatch.setattr(os, "pwrite", only_the_header)
+    with pytest.raises(UserError, match="the disk is full; nothing half-written was kept"):
+        asyncio.run(handler.handle(msgspec.msgpack.encode(item)))
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    receipt = msgspec.msgpack.decode(asyncio.run(handler.handle(msgspec.msgpack.encode(item))), type=ExtractReceipt)
+    assert len(receipt.rows) == 2
+
+
+def test_a_worker_that_is_closed_in_mid_shard_leaves_nothing(any_target: Path, tmp_path: Path) -> None:
+    handler = create(msgspec.msgpack.encode(config_of(any_target, tmp_path)), lambda data: None)
+    handler.close()
+    with pytest.raises(Retryable, match="captured again"):
+        asyncio.run(handler.handle(msgspec.msgpack.encode(item_of(random_rows([5, 30])))))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "added"),
+    [
+        ({}, ALLOCATOR),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, {}),
+        ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}, {}),
+    ],
+)
+def test_workers_let_the_allocator_grow_unless_the_user_has_set_it(
+    environment: dict[str, str], added: dict[str, str]
+) -> None:
+    assert allocator_settings(environment) == added
 
 
 def test_a_folder_without_a_model_and_an_unknown_shape(tmp_path: Path, target: Path) -> None:

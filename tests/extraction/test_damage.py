@@ -12,7 +12,8 @@ import torch
 from corpus.ledger import ingest
 from corpus.ledger.rebuild import adopt, rebuild_workspace
 from corpus.ledger.writer import open_ledger
-from corpus.shards import CapturedRow, ShardMeta, capture_body, write_shard
+from corpus.shard_writer import write_shard
+from corpus.shards import CapturedRow, ShardMeta, capture_body
 
 World = Any
 META = ShardMeta("cap", (1, 3), True, "org/tiny", "abc", "float32")
@@ -71,3 +72,18 @@ def test_a_capture_is_described_anew_from_its_shards(world: World, text: str | N
     with open_ledger(world.workspace, "test") as ledger:
         ledger.call(lambda connection: ingest.ingest_capture(connection, world.workspace, "cap"))
         assert ledger.rows("SELECT model, hidden_size, final_state FROM captures") == [("org/tiny", 8, "before_norm")]
+
+
+def test_a_shard_that_was_written_after_the_next_run_had_begun_doubles_nothing(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    shard(world, "b.safetensors", "r1", "r2")
+    with open_ledger(world.workspace, "test") as ledger:
+        assert adopt(ledger) == 1
+        late = shard(world, "a.safetensors", "r0", "r2")
+        adopt(ledger)
+        assert not late.exists()
+        assert named(ledger) == ["r1", "r2"]
+        assert adopt(ledger) == 0
+    assert "holds 1 rows that are captured already" in caplog.text

@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from corpus.errors import Retryable, UserError
-from corpus.shards import CapturedRow, ShardReader, write_shard
+from corpus.shard_writer import write_shard
+from corpus.shards import CapturedRow, ShardReader
 from tests.training.tiny_data import make_item
 from training.data import TrainingData
 from training.dflash import Drafter

@@ -9,7 +9,8 @@ import msgspec
 import torch
 from transformers import AutoModelForCausalLM
 
-from corpus.shards import CapturedRow, ShardMeta, write_shard
+from corpus.shard_writer import write_shard
+from corpus.shards import CapturedRow, ShardMeta
 from extraction.capture import Capture
 from tests.extraction.tiny import random_rows, save_tiny
 from training.messages import ShardRows, TrainItem, TrainRow

@@ -1,0 +1,175 @@
+"""What is left to capture of a build, read from the ledger: which states, of which rows, in how many bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from corpus import identity, layers
+from corpus.errors import UserError
+from corpus.ledger.writer import Readable
+from corpus.manifest import Manifest
+from corpus.shard_writer import BYTES
+from corpus.target import ResolvedTarget
+from extraction.items import rows_that_fit
+
+ID_BYTES = 5
+"""A token's id and its place in the loss mask, beside its states."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One response to capture, and where its tokens lie."""
+
+    response_id: str
+    shard: str
+    shard_row: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class ExtractionPlan:
+    """What is captured, of which rows."""
+
+    build_id: str
+    capture_id: str
+    layer_ids: tuple[int, ...]
+    final_state: bool
+    hidden_size: int
+    stored_dtype: str
+    rows: tuple[Row, ...]
+    captured: int
+    set_aside: int = 0
+    """Rows that an earlier run could not capture."""
+    left_out: int = 0
+    """Rows that --limit or --max-disk leaves for another time."""
+
+    @property
+    def bytes_per_token(self) -> int:
+        """What a shard holds of one token."""
+        states = len(self.layer_ids) + self.final_state
+        return states * self.hidden_size * BYTES[self.stored_dtype] + ID_BYTES
+
+    @property
+    def tokens(self) -> int:
+        """Tokens still to be captured."""
+        return sum(row.tokens for row in self.rows)
+
+    @property
+    def size_bytes(self) -> int:
+        """What they take on the disk."""
+        return self.tokens * self.bytes_per_token
+
+    def lines(self) -> list[str]:
+        """For a person."""
+        final = " and the final state" if self.final_state else ""
+        wanted = len(self.rows) + self.captured + self.set_aside + self.left_out
+        parts = [f"{self.captured:,} captured", f"{len(self.rows):,} to capture"]
+        if self.set_aside:
+            parts.append(f"{self.set_aside:,} set aside by earlier runs (--retry-set-aside tries them again)")
+        if self.left_out:
+            parts.append(f"{self.left_out:,} left for later")
+        return [
+            f"{wanted:,} rows: {', '.join(parts)}",
+            f"  layers {', '.join(map(str, self.layer_ids))}{final}, in {self.stored_dtype}",
+            f"  {self.tokens:,} tokens of {self.bytes_per_token:,} bytes: {gigabytes(self.size_bytes)}",
+        ]
+
+
+def plan_extraction(
+    manifest: Manifest,
+    target: ResolvedTarget,
+    build_id: str,
+    ledger: Readable,
+    limit: int | None = None,
+    *,
+    max_disk_bytes: int | None = None,
+    retry_set_aside: bool = False,
+) -> ExtractionPlan:
+    """What is left to capture of a build's accepted responses, held-out ones included.
+
+    Args:
+        limit: capture at most so many rows now.
+        max_disk_bytes: keep the states of this build below so many bytes, those that are there included.
+        retry_set_aside: rows that an earlier run could not capture are tried again.
+
+    Raises:
+        UserError: the layers do not fit the target, or not one row fits into `max_disk_bytes`.
+    """
+    capture, layer_ids = plan_capture(manifest, target)
+    section = manifest.extraction
+    # a source's rank is the nested order: the first of each are kept
+    found = ledger.rows(
+        """
+        SELECT r.response_id, r.shard, r.shard_row, r.prompt_tokens + r.response_tokens,
+               h.response_id IS NOT NULL, f.response_id IS NOT NULL,
+               concat_ws('/', b.category, b.source, b.holdout)
+        FROM build_responses b JOIN accepted_responses r USING (response_id)
+        JOIN builds USING (build_id)
+        LEFT JOIN (SELECT DISTINCT response_id FROM hidden_rows WHERE capture_id = ?) h USING (response_id)
+        LEFT JOIN (SELECT response_id FROM hidden_failures WHERE capture_id = ?) f USING (response_id)
+        LEFT JOIN prompts p ON p.candidates_id = builds.candidates_id AND p.prompt_id = b.prompt_id
+        WHERE b.build_id = ? AND b.left_out IS NULL
+        ORDER BY p.source_rank, b.prompt_id, b.replica, b.turn, r.response_id
+        """,
+        capture,
+        capture,
+        build_id,
+    )
+    aside = {row[0] for row in found if row[5] and not row[4]} if not retry_set_aside else set()
+    rows = [row for row in found if row[0] not in aside]
+    plan = ExtractionPlan(
+        build_id, capture, layer_ids, section.final_state, int(text_config(target)["hidden_size"]), section.dtype,
+        (), sum(row[4] for row in found), len(aside),
+    )  # fmt: skip
+    if max_disk_bytes is not None:
+        kept = rows_that_fit([row[6] for row in rows], [row[3] for row in rows], max_disk_bytes // plan.bytes_per_token)
+        if rows and not kept:
+            raise UserError(
+                f"--max-disk: {gigabytes(max_disk_bytes)} hold not one row; a token takes {plan.bytes_per_token:,} "
+                "bytes. Allow more."
+            )
+        rows = [rows[i] for i in kept]
+    left = [row for row in rows if not row[4]]
+    if limit is not None:
+        left = [left[i] for i in rows_that_fit([row[6] for row in left], [1] * len(left), limit)]
+    left_out = len(found) - plan.captured - plan.set_aside - len(left)
+    return replace(plan, rows=tuple(Row(*row[:4]) for row in left), left_out=left_out)
+
+
+def plan_capture(manifest: Manifest, target: ResolvedTarget) -> tuple[str, tuple[int, ...]]:
+    """(capture_id, 0-based layer outputs): what is captured of this target, whatever the rows.
+
+    Raises:
+        UserError: as target_layers.
+    """
+    layer_ids = target_layers(manifest, int(text_config(target)["num_hidden_layers"]))
+    final_state, stored_dtype = manifest.extraction.final_state, manifest.extraction.dtype
+    return (
+        identity.capture_id(target.identity(), list(layer_ids), final_state, manifest.target.dtype, stored_dtype),
+        layer_ids,
+    )
+
+
+def text_config(target: ResolvedTarget) -> dict[str, Any]:
+    """The configuration of the target's language model, alone or beside a vision tower."""
+    config = target.config
+    text: dict[str, Any] = config.get("text_config", config)
+    return text
+
+
+def target_layers(manifest: Manifest, num_layers: int) -> tuple[int, ...]:
+    """The 0-based layer outputs that are captured.
+
+    Raises:
+        UserError: a listed layer does not exist, stands twice, or the formula gives duplicates.
+    """
+    listed = manifest.extraction.layers
+    if listed == "auto":
+        return tuple(layers.draft_layer_ids(num_layers, manifest.extraction.features))
+    return layers.check_layer_ids(sorted(listed), num_layers)
+
+
+def gigabytes(size_bytes: float) -> str:
+    """For a person: GB, or TB from a thousand on."""
+    return f"{size_bytes / 1e12:.2f} TB" if size_bytes >= 1e12 else f"{size_bytes / 1e9:.2f} GB"
