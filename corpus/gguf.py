@@ -11,6 +11,7 @@ manifest, and imports torch only while it converts.
 from __future__ import annotations
 
 import fcntl
+import glob
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -128,6 +129,29 @@ def ensure_converted(model: str, base: Path, cache_dir: Path | None = None) -> P
             "make room there, or set DRAFTMILL_CACHE to another folder"
         ) from error
     return folder
+
+
+def find_converted(model: str, base: Path, cache_dir: Path | None = None) -> Path | None:
+    """The folder that was made of `model`, by its receipt's name and sizes alone; None where there is none yet.
+
+    For looking: nothing is hashed or written, so `ensure_converted` may yet find the folder damaged.
+    """
+    source = resolve_gguf(model, base)
+    size_bytes = source.stat().st_size
+    for path in sorted(_cache_root(cache_dir).glob(f"{glob.escape(source.stem)}-*/{RECEIPT}")):
+        try:
+            receipt = json.loads(path.read_bytes())
+            of = receipt["source"]
+            fits = (of["name"], of["size_bytes"], receipt["converter_version"]) == (
+                source.name, size_bytes, CONVERTER_VERSION
+            )  # fmt: skip
+            if fits and all(
+                (path.parent / name).stat().st_size == f["size_bytes"] for name, f in receipt["files"].items()
+            ):
+                return path.parent
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return None
 
 
 def _pin(model: str, sha256: str) -> Pin | None:

@@ -422,7 +422,7 @@ class Extraction(Section):
     final_state: bool = True
     """Also capture the state before the final norm, which teacher labels need."""
     max_tokens_per_batch: Annotated[int, Field(ge=16)] | Auto = "auto"
-    """Padded tokens of one forward."""
+    """Padded tokens of one forward at most; auto takes what each device's memory holds, measured before the start."""
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     """Numbers that the shards hold."""
 

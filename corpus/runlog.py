@@ -52,6 +52,12 @@ class RunLog:
         """Note what happened."""
         self._rows["events"].append({"happened_at": time.time(), "kind": kind, "message": message[:500]})
 
+    def worker_died(self, label: str) -> None:
+        """Note that the process on a device ended by itself or was killed."""
+        self.event(
+            "worker_died", f"{label}: its process ended; its work goes back, and runs/{self.run_id}/workers says why"
+        )
+
     def sample(self, engine: str, device: str, values: dict[str, Any]) -> None:
         """Note how busy an engine is: sampled_at, running, waiting, tokens_per_s, kv_use, prefix_hits."""
         self._rows["engine_samples"].append({"engine": engine, "device": device, **values})

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from corpus.identity import family_id
 from corpus.manifest import Manifest
 
 SELECTING = ("seed", "mix", "filters", "dedup", "decontaminate", "licenses", "on_bad_row")
@@ -64,15 +65,22 @@ def depth_changes(old: Mapping[str, SourceRead], new: Mapping[str, SourceRead]) 
     return lines
 
 
-def recipe_changes(old: Recipes, new: Recipes) -> list[str]:
-    """Categories whose answers are made another way, by what differs; answers of the old way are not reused."""
+def recipe_changes(old: Recipes, new: Recipes, finished: bool = False) -> list[str]:
+    """Categories whose answers are made another way, by what differs, and what becomes of answers of the old way.
+
+    Args:
+        finished: with generation.reuse: finished, where max_tokens alone differs, some of them are reused.
+    """
     told: dict[str, list[str]] = {}
     for category, thinking in sorted(old.keys() & new.keys()):
-        changed = _differences(_flat_of(old[category, thinking]), _flat_of(new[category, thinking]))
+        before, after = old[category, thinking], new[category, thinking]
+        changed = _differences(_flat_of(before), _flat_of(after))
         if changed:
-            names = told.setdefault("; ".join(changed), [])
+            kept = finished and family_id(dict(before)) == family_id(dict(after))
+            then = "what ended by itself and fits is reused" if kept else "all its answers are made again"
+            names = told.setdefault(f"{'; '.join(changed)}; {then}", [])
             names += [category] if category not in names else []
-    return [f"recipe of {', '.join(names)}: {what}; all its answers are made again" for what, names in told.items()]
+    return [f"recipe of {', '.join(names)}: {what}" for what, names in told.items()]
 
 
 def _shares(old: Mapping[str, float], new: Mapping[str, float]) -> list[str]:

@@ -60,7 +60,7 @@ def compare(old: str, new: str, workspace: Workspace) -> DiffPlan:
     changes = [
         *manifest_changes(before.manifest, after.manifest),
         *depth_changes(before.sources, after.sources),
-        *recipe_changes(before.recipes, after.recipes),
+        *recipe_changes(before.recipes, after.recipes, after.manifest.generation.reuse == "finished"),
     ]
     rate = _rate(workspace, after.manifest.target.model)
     names = (before.name, after.name)
@@ -198,7 +198,9 @@ def _built_answers(workspace: Workspace, named: Known, manifest: Manifest) -> pl
     named_recipes = pl.DataFrame(known, schema=schema, orient="row")
     if "recorded" not in planned.columns:  # of an older draftmill, where a rejected turn ended any conversation
         planned = planned.with_columns(recorded=pl.lit(False))
-    wanted = planned.select("response_id", *LABELS, *ANSWER, "recorded").join(named_recipes, on="recipe_id")
+    wanted = planned.select("response_id", *LABELS, *ANSWER, "recorded").join(
+        named_recipes, on="recipe_id", maintain_order="left"
+    )
     policies = {category: policy_of(manifest, category) for category in manifest.mix.shares}
     return judged_answers(wanted, load_done(_read(workspace)), policies)
 
@@ -209,15 +211,18 @@ def _in_use(manifest: Manifest, category: str, thinking: bool) -> bool:
 
 
 def _means(workspace: Workspace) -> pl.DataFrame:
-    """Accepted answers and their tokens, by category and recipe, over all builds."""
+    """Accepted answers and their tokens, by category and recipe, over all builds; and those of them that were cut."""
     import polars as pl
 
     return _asked(
         workspace,
-        "SELECT b.category, r.recipe_id, count(*) AS answers, sum(r.response_tokens)::BIGINT AS tokens "
+        "SELECT b.category, r.recipe_id, count(*) AS answers, sum(r.response_tokens)::BIGINT AS tokens, "
+        "count(*) FILTER (r.finish_reason = 'length') AS cut, "
+        "coalesce(sum(r.response_tokens) FILTER (r.finish_reason = 'length'), 0)::BIGINT AS cut_tokens "
         "FROM accepted_responses r JOIN (SELECT DISTINCT response_id, category FROM build_responses) b "
         "USING (response_id) WHERE r.response_tokens IS NOT NULL GROUP BY ALL",  # of an import they may not be known
-        {"category": pl.String, "recipe_id": pl.String, "answers": pl.Int64, "tokens": pl.Int64},
+        {"category": pl.String, "recipe_id": pl.String}
+        | dict.fromkeys(("answers", "tokens", "cut", "cut_tokens"), pl.Int64()),
     )
 
 

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 BASES = ("none", "measured", "category", "max_tokens")
 """What expected tokens rest on, best first: nothing to make, means under NEW's recipe, means of the category under
-other recipes, no measurement at all (an upper bound)."""
+other recipes, no measurement at all (an upper bound). An answer that was cut counts as long as NEW lets it become, and
+none is longer than that."""
 
 
 MEANING = {
-    "category": "  ~ no answers under the new recipe yet: the category's mean under others",
-    "max_tokens": "  ≤ nothing was measured there: max_tokens of every answer, an upper bound",
+    "category": ("  ~ no answer was accepted under the new recipe: the category's mean under", "    others"),
+    "max_tokens": ("  ≤ no answer was accepted there: max_tokens of every answer, an upper bound",),
 }
 MARKS = {"none": "", "measured": "", "category": "~", "max_tokens": "≤"}
 COLUMNS = ("kept", "added", "removed", "reused", "to make", "tokens")
@@ -104,7 +105,7 @@ class DiffPlan:
     def _cost(self) -> list[str]:
         lines = []
         tokens, make = self.sum("expected_tokens"), self.sum("to_generate")
-        about = "at most" if self.basis == "max_tokens" else "about"
+        about = "at most" if self._bases() - {"none"} == {"max_tokens"} else "about"
         hours = self.hours(tokens)
         if not make:
             lines.append("nothing to generate")
@@ -117,7 +118,7 @@ class DiffPlan:
         for name, rows in self.imported:
             told = f"{rows:,} of the reused answers are from the import {name}"
             lines += wrap(told, subsequent_indent="  ", break_on_hyphens=False, width=80)
-        lines += [MEANING[basis] for basis in BASES if basis in MEANING and basis in self._bases()]
+        lines += [line for basis in BASES if basis in self._bases() for line in MEANING.get(basis, ())]
         if self.sum("rejected"):
             lines.append(f"{self.sum('rejected'):,} answers were rejected, or follow one that was: not asked again")
         if self.moved:
@@ -152,7 +153,8 @@ def plan_diff(
         names: of OLD and NEW.
         old, new: their rows: ROW and LABELS.
         answers: those that NEW wants, as generation.plan.judged_answers says what becomes of them.
-        means: accepted answers by category and recipe: category, recipe_id, answers, tokens.
+        means: accepted answers by category and recipe: category, recipe_id, answers, tokens; of them those that were
+            cut (finish_reason length): cut, cut_tokens.
     """
     import polars as pl
 
@@ -240,10 +242,12 @@ def _costs(answers: pl.DataFrame, means: pl.DataFrame) -> pl.DataFrame:
         rejected=pl.col("state").is_in(["rejected", "left_out"]).sum(),
         to_generate=makes.sum(),
     )
-    mean = pl.col("tokens").sum() / pl.col("answers").sum()
-    own = means.group_by("category", "recipe_id").agg(own=mean)
-    others = means.group_by("category").agg(others=mean)
-    priced = groups.join(own, on=["category", "recipe_id"], how="left").join(others, on="category", how="left")
+    sums = [pl.col(name).sum() for name in ("answers", "tokens", "cut", "cut_tokens")]
+    own = _means_at_most(means.group_by("category", "recipe_id").agg(sums), groups, ["category", "recipe_id"], "own")
+    others = _means_at_most(means.group_by("category").agg(sums), groups, ["category"], "others")
+    priced = groups.join(own, on=["category", "recipe_id", "max_tokens"], how="left").join(
+        others, on=["category", "max_tokens"], how="left"
+    )
     basis = (
         pl.when(pl.col("to_generate") == 0)
         .then(0)
@@ -257,3 +261,16 @@ def _costs(answers: pl.DataFrame, means: pl.DataFrame) -> pl.DataFrame:
     return priced.with_columns(basis=basis, expected_tokens=(pl.col("to_generate") * each).round().cast(pl.Int64)).drop(
         "recipe_id", "max_tokens", "own", "others"
     )
+
+
+def _means_at_most(sums: pl.DataFrame, groups: pl.DataFrame, keys: list[str], name: str) -> pl.DataFrame:
+    """Mean tokens of an answer where `max_tokens` ends it: keys, max_tokens, and the mean as `name`.
+
+    An answer that was cut tells only that it is longer: it counts as max_tokens. `groups` has keys and max_tokens.
+    """
+    import polars as pl
+
+    wanted = groups.select(*dict.fromkeys([*keys, "max_tokens"])).unique()
+    whole = pl.col("tokens") - pl.col("cut_tokens") + pl.col("cut") * pl.col("max_tokens")
+    mean = pl.min_horizontal(whole / pl.col("answers"), pl.col("max_tokens").cast(pl.Float64))
+    return wanted.join(sums, on=keys).select(*keys, "max_tokens", mean.alias(name))

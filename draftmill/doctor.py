@@ -1,8 +1,9 @@
 """What this machine has of what draftmill needs, and with a manifest what its target makes of it.
 
-Looks, and changes nothing: no torch, no vllm, no GGUF file is converted; of weights only headers are read, of a model
-on the Hub only its small files are fetched. Devices and links are told by the driver; what fits is the estimate of
-`generation.fit`. A finding is ok, warn or FAIL; lines that go on with a finding have no mark.
+Looks, and changes nothing: no vllm, no GGUF file is converted, no torch but where a manifest asks for thinking and its
+template is tried; of weights only headers are read, of a model on the Hub only its small files are fetched. Devices and
+links are told by the driver; what fits is the estimate of `generation.fit`. A finding is ok, warn or FAIL; lines that
+go on with a finding have no mark.
 """
 
 from __future__ import annotations
@@ -17,16 +18,20 @@ from pathlib import Path
 from textwrap import wrap
 
 from corpus.errors import UserError
-from corpus.gguf import is_gguf_target, resolve_gguf
+from corpus.gguf import find_converted, is_gguf_target
 from corpus.sources import FileDigests
 from corpus.target import ResolvedTarget, resolve_target
-from draftmill.placement import placed, shown
+from draftmill.placement import Placement, engine_num_seqs, placed, shown
 from draftmill.session import Session
 from fleet.devices import Device, DeviceError
 from generation.cache_shape import is_hybrid
+from generation.engine_settings import setting_faults, step_faults, vllm_names
 from generation.fit import read_model
+from generation.thinking import ANY_PROMPT, thinking_categories, thinking_warning, unheard_thinking
 
 NEEDED_GB = 5.0
+UNKNOWN_DEVICE = Device("cuda", 0)
+"""Where the devices that were asked for are not there: its memory is unknown, and so is what fits."""
 TEXT_COLUMNS = 61
 """What is left of 80 beside mark and name."""
 
@@ -127,6 +132,7 @@ def _target(session: Session) -> list[Check]:
                 *_on("converted before its first use: what fits is said then"),
             ]
         model = read_model(session.manifest, target.folder, target.config)
+        faults = setting_faults(session.manifest, target.config, vllm_names())
         kernels = _kernels(session, is_hybrid(target.config))
     except UserError as error:
         return [Check("FAIL", "target", str(error))]
@@ -135,14 +141,22 @@ def _target(session: Session) -> list[Check]:
     here = (session.base / name).expanduser().is_dir()
     if model.weights_bytes is None and here and not any(target.folder.glob("*.safetensors")):
         return [Check("FAIL", "target", f"{name}: {target.folder} has no weights (*.safetensors). Fetch the model.")]
+    thinking = _thinking(session, target)
     try:
         devices, topology = session.devices, session.topology
     except DeviceError:  # said above
-        return kernels
+        head, *rest = model.fit_on(UNKNOWN_DEVICE).lines()
+        return [Check("ok", "an engine", head), *_on(*rest), *_settings(faults), *thinking]
     try:
         placement = placed(devices, topology, model, session.manifest.engine.extra, session.force_tensor_parallel)
     except (UserError, DeviceError) as error:
-        return [Check("FAIL", "placement", str(error)), *kernels]
+        return [Check("FAIL", "placement", str(error)), *_settings(faults), *thinking, *kernels]
+    faults += step_faults(session.manifest, engine_num_seqs(session, placement))
+    return [*_engine(placement), *_settings(list(dict.fromkeys(faults))), *thinking, *kernels]
+
+
+def _engine(placement: Placement) -> list[Check]:
+    """What fits, and where engines go."""
     fit = placement.fit
     head, *rest = fit.lines()
     engines = len(placement.devices)
@@ -151,15 +165,37 @@ def _target(session: Session) -> list[Check]:
         f"{engines} engine{'s'[: engines > 1]}: {shown(placement.devices, TEXT_COLUMNS - 11)}",
         *placement.notes,
     ]
-    return [Check("ok" if fit.fits else "FAIL", "an engine", head), *_on(*lines), *kernels]
+    return [Check("ok" if fit.fits else "FAIL", "an engine", head), *_on(*lines)]
+
+
+def _settings(faults: Sequence[str]) -> list[Check]:
+    """What the engine would refuse."""
+    return [check for fault in faults for check in _said("FAIL", "settings", fault)]
+
+
+def _thinking(session: Session, target: ResolvedTarget) -> list[Check]:
+    """Whether the template heeds that thinking is asked for; nothing where it is not, or cannot be looked at."""
+    asked = thinking_categories(session.manifest)
+    if not asked:
+        return []
+    from corpus.target import Renderer
+
+    try:
+        unheard = unheard_thinking(Renderer(target), dict.fromkeys(asked, ANY_PROMPT))
+    except UserError as error:
+        return [Check("FAIL", "target", str(error))]
+    warnings = thinking_warning(session.manifest, unheard)
+    return [check for warning in warnings for check in _said("warn", "thinking", warning)]
 
 
 def _looked_at(session: Session) -> ResolvedTarget | None:
     """The target without its weights' digests, which take minutes; None where only a conversion would tell."""
     target = session.manifest.target
     if is_gguf_target(target.model):
-        resolve_gguf(target.model, session.base)  # a UserError, where there is no such file
-        return None
+        folder = find_converted(target.model, session.base)
+        if folder is None:
+            return None
+        target = target.model_copy(update={"model": str(folder)})
     digests = FileDigests(session.workspace.cache / "digests.json")
     return resolve_target(target, session.base, digests, tokenizer_only=True)
 
@@ -180,6 +216,12 @@ def _kernels(session: Session, hybrid: bool) -> list[Check]:
         ),
         _package("conv1d", ("causal-conv1d",), "a little slower without: causal-conv1d (no wheel, wants nvcc)", "warn"),
     ]
+
+
+def _said(mark: str, what: str, sentence: str) -> list[Check]:
+    """A finding of any length."""
+    head, *rest = wrap(sentence, TEXT_COLUMNS)
+    return [Check(mark, what, head), *(Check("", "", part) for part in rest)]
 
 
 def _on(*lines: str) -> list[Check]:

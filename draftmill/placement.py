@@ -17,7 +17,9 @@ from fleet.devices import GIB, Device, DeviceError
 from fleet.grouping import SIZES, Grouping, groups_for, smallest_group
 from fleet.topology import Topology
 from generation.cache_shape import tensor_parallel_sizes
-from generation.fit import Fit, Model, read_model
+from generation.engine import AUTO_MAX_NUM_SEQS
+from generation.engine_settings import UNKNOWN, EngineNames, setting_faults, step_faults
+from generation.fit import Fit, Model, max_num_seqs, read_model
 
 if TYPE_CHECKING:
     from draftmill.session import Session
@@ -46,17 +48,41 @@ class Placement:
         return [*placement_lines(self.devices, self.topology, self.fit), *self.notes]
 
 
-def place(session: Session) -> Placement:
+def place(session: Session, names: EngineNames = UNKNOWN) -> Placement:
     """Where the session's engines go; reads links from the driver and sizes from the target's folder.
+
+    Args:
+        names: what the engine knows by name, where it is vLLM (generation.engine_settings.vllm_names).
 
     Raises:
         DeviceError: the model fits no group, or tensor parallelism is refused.
-        UserError: engine.extra asks for what draftmill does itself, or for a size that does not divide the model.
+        UserError: engine.extra asks for what draftmill does itself, or for a size that does not divide the model; or
+            the engine would refuse another of its settings.
     """
-    model = read_model(session.manifest, session.target.folder, session.target.config)
-    return placed(
-        session.devices, session.topology, model, session.manifest.engine.extra, session.force_tensor_parallel
-    )
+    devices, target = session.devices, session.target
+    check_settings(session, names)
+    model = read_model(session.manifest, target.folder, target.config)
+    placement = placed(devices, session.topology, model, session.manifest.engine.extra, session.force_tensor_parallel)
+    _refuse(step_faults(session.manifest, engine_num_seqs(session, placement)))
+    return placement
+
+
+def check_settings(session: Session, names: EngineNames = UNKNOWN) -> None:
+    """Refuse what the engine would refuse; a UserError with a sentence for each."""
+    _refuse(setting_faults(session.manifest, session.target.config, names))
+
+
+def engine_num_seqs(session: Session, placement: Placement) -> int:
+    """The sequences that run at once in an engine, the automatic choice resolved."""
+    asked = session.manifest.engine.max_num_seqs
+    if isinstance(asked, int):
+        return asked
+    return max_num_seqs(placement.fit) if placement.devices[0].kind == "cuda" else AUTO_MAX_NUM_SEQS["cpu"]
+
+
+def _refuse(faults: Sequence[str]) -> None:
+    if faults:
+        raise UserError(" ".join(faults))
 
 
 def placed(

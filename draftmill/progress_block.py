@@ -27,10 +27,12 @@ MANY_ENGINES = 16
 """More than these are summed up."""
 SILENT_S = 30.0
 """An engine says how it is every few seconds."""
+STARTS_S = 15 * 60.0
+"""Seconds of a start after which an engine is said to be down: fleet gives up about then."""
 UNKNOWN = "-"
 
 Row = tuple[str, ...]
-CATEGORY_HEADER = ("category", "share", "wanted", "accepted", "of", "rejected", "truncated")
+CATEGORY_HEADER = ("category", "share", "declared", "accepted", "of", "rejected", "truncated")
 ENGINE_HEADER = ("engine", "tok/s", "running", "waiting", "KV", "prefix hits")
 
 
@@ -75,11 +77,11 @@ def progress_line(progress: Progress) -> str:
 
 
 def result_line(progress: Progress) -> str:
-    """What a run had made when it ended, in one line."""
+    """What a build had when its run ended, in one line; tokens are the run's."""
     failed = f" ({count(progress.failed)} failed)" if progress.failed else ""
     return (
         f"{count(progress.accepted)} of {count(progress.total)} answers accepted, {count(progress.rejected)} rejected"
-        f"{failed}, {count(progress.tokens)} tokens"
+        f"{failed}, {count(progress.tokens)} tokens{' in this run' if progress.before else ''}"
     )
 
 
@@ -124,11 +126,11 @@ def count(number: int) -> str:
 
 
 def percent(part: float, whole: float, digits: int = 1) -> str:
-    """Rounded down, so that 100% is all; `-` of nothing."""
+    """Rounded, but 100% is all of it; `-` of nothing."""
     if not whole or not math.isfinite(part / whole):
         return UNKNOWN
-    scale = 10**digits
-    return f"{min(math.floor(part / whole * 100 * scale + 1e-9) / scale, 999):.{digits}f}%"
+    most = 999.0 if part >= whole else 100 - 10.0**-digits
+    return f"{min(part / whole * 100, most):.{digits}f}%"
 
 
 def _rate(tokens_per_s: float) -> str:
@@ -159,19 +161,19 @@ def _count_parts(progress: Progress) -> list[str]:
 
 
 def _category_rows(categories: dict[str, CategoryProgress]) -> list[Row]:
-    accepted = sum(one.accepted for one in categories.values())
-    wanted = sum(one.wanted for one in categories.values())
+    got = sum(one.got for one in categories.values())
+    target = sum(one.target for one in categories.values())
     return [
         (
             name,
-            percent(one.accepted, accepted),
-            percent(one.wanted, wanted),
+            percent(one.got, got),
+            percent(one.target, target),
             count(one.accepted),
             count(one.wanted),
             count(one.rejected),
             count(one.truncated),
         )
-        for name, one in sorted(categories.items(), key=lambda item: (-item[1].wanted, item[0]))
+        for name, one in sorted(categories.items(), key=lambda item: (-item[1].target, -item[1].wanted, item[0]))
     ]
 
 
@@ -181,6 +183,8 @@ def _engine_rows(progress: Progress) -> list[Row]:
 
 
 def _engine_row(one: EngineProgress, silent_s: float) -> Row:
+    if one.starting:
+        return (one.device, UNKNOWN, "starting" if silent_s < STARTS_S else "down", span(silent_s), "", "")
     if silent_s > SILENT_S:
         return (one.device, UNKNOWN, "silent", span(silent_s), "", "")
     return (
@@ -228,8 +232,8 @@ def _all_row(progress: Progress) -> Row:
 
 
 def _heard(progress: Progress) -> list[EngineProgress]:
-    """What a silent engine said last says nothing of now."""
-    return [one for one in progress.engines if _silent_s(one, progress) <= SILENT_S]
+    """What a silent engine said last says nothing of now; one that starts has said nothing."""
+    return [one for one in progress.engines if not one.starting and _silent_s(one, progress) <= SILENT_S]
 
 
 def _silent_s(one: EngineProgress, progress: Progress) -> float:

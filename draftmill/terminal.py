@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from contextlib import ExitStack
+from textwrap import wrap
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 PLAIN_EVERY_S = 60.0
 INDENT = 11
+WIDTH = 80
 
 
 def say(line: str) -> None:
@@ -117,9 +119,14 @@ class GenerationScreen(Screen):
         super().__init__()
         self._progress: Progress | None = None
         self._stops_at: float | None = None
+        self._warned = 0
 
     def show(self, progress: Progress) -> None:
-        """Called by the run now and then."""
+        """Called by the run now and then. A warning is said once, and stays above the block."""
+        for warning in progress.warnings[self._warned :]:
+            for line in wrap(f"warning: {warning}", WIDTH - INDENT):
+                say(f"{self._indent}{line}")
+        self._warned = len(progress.warnings)
         begins_to_stop = progress.stopping and self._stops_at is None
         if begins_to_stop:
             from generation.run import DRAIN_S

@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 
 from corpus.columns import table
 from corpus.errors import UserError
-from corpus.manifest import Engine
+from corpus.manifest import Engine, Manifest
 from corpus.manifest_edit import edit_manifest
 from draftmill.interrupted import StoppedEarly
 from draftmill.pipeline import reader, selection_plan
@@ -37,13 +37,15 @@ from generation.tuning import (
     advise,
     changes,
     exactness,
+    not_shown,
     present_rates,
     search_for,
     when_present_is_best,
 )
 
 WIDTH, INDENT = 80, 11
-HEADER = ("setting", "max_num_seqs", "tokens a step", "KV cache", "tokens/s", "min", "max", "start", "gain")
+HEADER = ("setting", "seqs", "tok/step", "KV cache", "tokens/s", "min", "max", "start", "gain")
+GAIN = "gain: tokens/s over those of the present engine section, each the median of its rounds"
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,24 @@ class Options:
 
 
 def search_of(session: Session, placement: Placement, options: Options) -> Search:
-    """The search around the session's engine section, on the placement's first device."""
+    """The search around the session's engine section, on the placement's first device.
+
+    Raises:
+        UserError: there is no room for what was asked for.
+    """
     device = placement.devices[0]
     memory_bytes = min(one.memory_bytes for one in device.members or (device,))
-    return search_for(
+    search = search_for(
         session.manifest.engine, placement.fit, device.kind, memory_bytes, session.manifest.target.max_model_len,
         options.kv_cache_dtypes, options.settings,
     )  # fmt: skip
+    least = 1 + len(search.kv_cache_dtypes)
+    if options.settings < least:
+        raise UserError(
+            f"--settings {options.settings} leaves no room for the present engine section and the KV cache dtypes "
+            f"asked for ({', '.join(search.kv_cache_dtypes)}). Give at least --settings {least}."
+        )
+    return search
 
 
 def plan_lines(session: Session, options: Options) -> list[str]:
@@ -76,9 +89,16 @@ def plan_lines(session: Session, options: Options) -> list[str]:
     rows = [_row(number, setting, search)[:4] for number, setting in enumerate(when_present_is_best(search), 1)]
     return [
         *table(HEADER[:4], rows),
-        "where the present section stays the best; around a better one otherwise",
-        f"{rounds.count} rounds of {rounds.prompts:,} prompts each, answers cut at {options.max_tokens:,} tokens, on "
-        + ", ".join(device.label for device in _measuring(placement)),
+        *wrap(
+            "This is what is tried if none of it beats the present section. When one does, the settings after it "
+            "vary that one instead, and the present section is measured once more at the end.",
+            WIDTH,
+        ),
+        *wrap(
+            f"{rounds.count} rounds of {rounds.prompts:,} prompts each; {_cut(session.manifest, options)}; on "
+            + ", ".join(device.label for device in _measuring(placement)),
+            WIDTH,
+        ),
     ]
 
 
@@ -117,6 +137,8 @@ def tune(session: Session, options: Options, give: Callable[[str], None]) -> Non
     finished = run_interruptible(main)
     for line in result_table(search, run.outcomes):
         say(line)
+    if run.outcomes:
+        _say(GAIN)
     _say(*result_notes(search, run.outcomes))
     if not finished:
         raise StoppedEarly("tuning stopped; nothing is recommended, and no file was changed.")
@@ -127,7 +149,7 @@ def tune(session: Session, options: Options, give: Callable[[str], None]) -> Non
             f"{session.manifest.name}: no engine setting ran that may be recommended; the first: {why}. Lower "
             "engine.max_num_seqs or engine.gpu_memory_utilization; `draftmill doctor MANIFEST` says what fits."
         )
-    _say(advice_line(search, advice))
+    _say(advice_line(search, advice, run.outcomes))
     values = changes(session.manifest.engine, search, advice.setting)
     if "kv_cache_dtype" in values:
         _say("engine.kv_cache_dtype is part of the recipe: answers made with another are not reused")
@@ -159,14 +181,35 @@ def result_notes(search: Search, outcomes: Sequence[Outcome]) -> list[str]:
     return notes
 
 
-def advice_line(search: Search, advice: Advice) -> str:
+def advice_line(search: Search, advice: Advice, outcomes: Sequence[Outcome]) -> str:
     """The recommendation in a sentence."""
     if advice.setting == search.present:
-        return "the present engine section is as good as any that was tried"
+        return _stays(search, outcomes)
     gain = (
         "the present section did not run" if advice.gain is None else f"{advice.gain:.2f} times the present section"
     )  # fmt: skip
     return f"recommended: {advice.setting}; {gain}"
+
+
+def _stays(search: Search, outcomes: Sequence[Outcome]) -> str:
+    """Why the present section is the advice."""
+    faster = not_shown(search, outcomes)
+    if faster is None:
+        return "the present engine section is as good as any that was tried"
+    rates = present_rates(search, outcomes)
+    return (
+        f"the present engine section stays: {outcomes.index(faster) + 1} had {faster.tokens_per_s:,.0f} tokens/s to "
+        f"its {median(rates):,.0f}, but that is not beyond the spread (its slowest round {min(faster.rates):,.0f}, the "
+        f"present one's fastest {max(rates):,.0f}). More --rounds or --prompts may tell"
+    )
+
+
+def _cut(manifest: Manifest, options: Options) -> str:
+    """How long answers may be: the option, or less where the manifest wants less."""
+    most = max(manifest.generation.for_category(name).max_tokens or 0 for name in manifest.mix.shares)
+    if most <= options.max_tokens:
+        return f"answers of at most {most:,} tokens, as in the manifest"
+    return f"answers cut at {options.max_tokens:,} tokens"
 
 
 def engine_yaml(engine: Engine, values: dict[str, Any]) -> str:
@@ -209,8 +252,8 @@ def _exact(search: Search, one: Outcome, outcomes: Sequence[Outcome]) -> str:
 
 def _say_plan(run: TuneRun, rounds: Rounds, options: Options, measuring: Sequence[Device]) -> None:
     _say(
-        f"at most {run.search.settings} settings, each {rounds.count} rounds of {rounds.prompts:,} prompts; answers "
-        f"are cut at {options.max_tokens:,} tokens; measured on {', '.join(one.label for one in measuring)}"
+        f"at most {run.search.settings} settings, each {rounds.count} rounds of {rounds.prompts:,} prompts; "
+        f"{_cut(run.manifest, options)}; measured on {', '.join(one.label for one in measuring)}"
     )
     if run.sample.left_out:
         _say(f"{run.sample.left_out:,} prompts cannot be asked and are left out")

@@ -136,6 +136,7 @@ def _notes(scene: Scene, now: float) -> list[str]:
     run = scene.run
     if run is None or run.progress is None:
         return []
-    notes = [stopping_note(run.progress)] if run.progress.stopping else []
+    notes = [f"warning: {warning}" for warning in run.progress.warnings]
+    notes += [stopping_note(run.progress)] if run.progress.stopping else []
     late = late_words(run, now)
     return [*notes, late] if late else notes

@@ -30,6 +30,10 @@ class PoolError(Exception):
     """No worker is left, or none came up; the message is one line that quotes the last failure."""
 
 
+class StartError(PoolError):
+    """No worker came up: what was wrong with the start is wrong with the next one too."""
+
+
 class Worker(Protocol):
     """A worker as the coordinator holds it. None of its methods blocks."""
 
@@ -232,7 +236,8 @@ class Crew:
         if slot.worker is None or slot.worker.number != worker.number:
             return
         was_ready, slot.worker, slot.ready = slot.ready, None, False
-        why = slot.error or f"{how}; last printed: {worker.last_lines() or 'nothing'}"
+        printed = worker.last_lines()
+        why = slot.error or (f"{how}; last printed: {printed}" if printed else how)
         if not self.resting:
             what = "died" if was_ready else "did not start"
             logger.warning("worker %d on %s %s: %s", worker.number, slot.device.label, what, why)
@@ -259,8 +264,8 @@ class Crew:
             logger.warning("%s is given up; left: %s", slot.device.label, ", ".join(left))
             return
         ran = any(other.was_ready for other in self._slots)
-        what = "every worker is gone" if ran else "no worker started"
-        self._listener.over(PoolError(f"{what}; the last, on {slot.device.label}: {why}"))
+        kind, what = (PoolError, "every worker is gone") if ran else (StartError, "no worker started")
+        self._listener.over(kind(f"{what}; the last, on {slot.device.label}: {why}"))
 
     def _start_rest(self) -> None:
         while self._held_back:

@@ -18,12 +18,12 @@ from types import TracebackType
 from typing import NamedTuple
 
 from fleet import leases
-from fleet.crew import Crew, Launch, PoolError, Rules
+from fleet.crew import Crew, Launch, PoolError, Rules, StartError
 from fleet.devices import Device
 from fleet.messages import Emitted, Item, ItemError, Result
 from fleet.process import WorkerProcess
 
-__all__ = ["Done", "Drained", "Failed", "Pool", "PoolError"]
+__all__ = ["Done", "Drained", "Failed", "Pool", "PoolError", "StartError"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ class Pool:
         config_for: the factory's configuration for a device.
         devices: one worker each.
         on_event: called on the loop with what a handler emits.
+        on_death: called on the loop with the device of a worker that was ready and is no more.
         start_timeout_s: silence that a starting worker is allowed.
         item_crashes: deaths that an item may be in flight in before it is suspected.
         worker_restarts: restarts of one device in a row, without one item returned between.
@@ -81,6 +82,7 @@ class Pool:
         devices: Sequence[Device],
         *,
         on_event: Callable[[Device, bytes], None] | None = None,
+        on_death: Callable[[Device], None] | None = None,
         start_timeout_s: float = 900.0,
         item_crashes: int = 2,
         worker_restarts: int = 5,
@@ -97,7 +99,7 @@ class Pool:
         log_dir.mkdir(parents=True, exist_ok=True)
         rules = Rules(start_timeout_s, heartbeat_timeout_s, worker_restarts, warm_first)
         self._crew = Crew(factory, config_for, devices, rules=rules, log_dir=log_dir, listener=self, launch=launch)
-        self._on_event = on_event
+        self._on_event, self._on_death = on_event, on_death
         self._state = leases.State(item_crashes=item_crashes)
         self._payloads: dict[str, bytes] = {}
         self._outcomes: deque[Done | Failed] = deque()
@@ -234,6 +236,8 @@ class Pool:
 
     def died(self, number: int, device: Device, why: str) -> None:
         """A worker that was ready is no more."""
+        if self._on_death is not None and not self._crew.resting:
+            self._on_death(device)
         for action in self._react(leases.Died(number)):
             if isinstance(action, leases.SetAside):
                 del self._payloads[action.item_id]

@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -26,7 +27,12 @@ from fleet.devices import Device
 from fleet.groups import kill_group
 from fleet.messages import FromWorker, Start, ToWorker, decode_from_worker, encode
 
-TAIL_BYTES = 8192
+TAIL_BYTES = 32_768
+IN_PASSING = re.compile(
+    r"^(\(\S+ pid=\d+\) )?(DEBUG|INFO|WARNING) \d\d-\d\d \d\d:|^Triton is (not )?installed|"
+    r"\b(Deprecation|Future|User|Runtime|Resource|Syntax)Warning: |^warnings\.warn\("
+)
+"""Lines that vLLM and others print of themselves below an error, and Python's warnings with their second line."""
 
 _BOOT = (
     "import json, sys; fd, pid, sys.path[:] = json.loads(sys.argv.pop()); from fleet.worker import main; main(fd, pid)"
@@ -179,7 +185,10 @@ def import_paths() -> list[str]:
 
 
 def last_lines(log_path: Path, start_bytes: int, count: int = 3) -> str:
-    """The last lines of a log, joined, from an offset on; empty if it cannot be read."""
+    """The last telling lines of a log, joined, from an offset on; empty if it cannot be read.
+
+    What libraries print of themselves in passing (information, warnings) is no cause of a death, and is left out.
+    """
     try:
         with log_path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
@@ -187,7 +196,8 @@ def last_lines(log_path: Path, start_bytes: int, count: int = 3) -> str:
             text = log.read().decode(errors="replace")
     except OSError:
         return ""
-    return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-count:])
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " | ".join([line for line in lines if not IN_PASSING.search(line)][-count:])
 
 
 def exit_words(code: int) -> str:

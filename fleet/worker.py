@@ -13,6 +13,7 @@ import asyncio
 import importlib
 import inspect
 import os
+import re
 import select
 import signal
 import sys
@@ -20,6 +21,7 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from fleet.groups import kill_group
@@ -42,6 +44,12 @@ EXIT_BROKEN = 70
 """Exit code of a worker that found its own handler broken."""
 EXIT_START_FAILED = 71
 """Exit code of a worker whose factory raised."""
+
+LAST_BYTES = 64 << 10
+CHILD_ERROR = re.compile(
+    r"^\((?P<name>\S+) pid=(?P<pid>\d+)\) (ERROR \S+ \S+ \[\S+\] )?(?P<said>[\w.]*(Error|Exception): \S.*)$"
+)
+"""How vLLM marks what its processes print."""
 
 Emit = Callable[[bytes], None]
 
@@ -71,10 +79,39 @@ def end_worker(reason: str) -> NoReturn:
 
 
 def describe(error: BaseException) -> str:
-    """An error in one line: its type, and the last line that it says, or else its cause."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = lines[-1] if lines else describe(error.__cause__) if error.__cause__ else ""
+    """An error in one line: its type, and the line of its message that says it, or else its cause."""
+    said = _refused_value(error) or _telling_line(str(error))
+    if not said and error.__cause__:
+        said = describe(error.__cause__)
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _refused_value(error: BaseException) -> str:
+    """Of a pydantic ValidationError: what was refused first, and why; empty for another error."""
+    pydantic = sys.modules.get("pydantic_core")  # who has raised one has imported it
+    if pydantic is None or not isinstance(error, pydantic.ValidationError):
+        return ""
+    first, *more = error.errors(include_url=False, include_context=False, include_input=False)
+    where = ".".join(str(part) for part in (error.title, *first["loc"]))
+    why = _telling_line(first["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    return f"{where}: {why}{f' (and {len(more)} more)' if more else ''}"
+
+
+def child_error(printed: str, own_pid: int) -> str:
+    """The last error that a process of vLLM printed of itself, other than `own_pid`: it took the cause with it."""
+    found = [match for line in printed.splitlines() if (match := CHILD_ERROR.match(line.strip()))]
+    others = [f"{match['name']}: {match['said']}" for match in found if int(match["pid"]) != own_pid]
+    return others[-1] if others else ""
+
+
+def _telling_line(text: str) -> str:
+    """The first line of a message, with the next where it announces that; the last, where a traceback is told."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    if any(line.startswith(("Traceback (most recent call last)", 'File "')) for line in lines):
+        return lines[-1]
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 def main(connection_fd: int, coordinator_pid: int) -> None:
@@ -90,6 +127,7 @@ class _Worker:
         self._connection = connection
         self._sending = threading.Lock()
         self._inbox: asyncio.Queue[ToWorker] = asyncio.Queue()
+        self._log_start = os.fstat(1).st_size  # the log of this device's earlier workers is before it
 
     async def run(self) -> NoReturn:
         loop = asyncio.get_running_loop()
@@ -101,7 +139,9 @@ class _Worker:
             handler: Handler = await _create(start, lambda event: self._send(Emitted(event)))
         except BaseException as error:
             traceback.print_exc()
-            self._send(StartFailed(describe(error)))
+            self._send(
+                StartFailed("; ".join(filter(None, (describe(error), child_error(self._printed(), os.getpid())))))
+            )
             _leave(EXIT_START_FAILED)
         self._send(Ready(handler.capacity))
         beats = asyncio.create_task(self._beat(start.beat_s))
@@ -116,6 +156,16 @@ class _Worker:
         beats.cancel()
         _leave(0)
 
+    def _printed(self) -> str:
+        """What this worker and its children printed at last; nothing where that is no file."""
+        try:
+            path = Path("/proc/self/fd/1").readlink()
+            with path.open("rb") as log:
+                log.seek(max(self._log_start, path.stat().st_size - LAST_BYTES))
+                return log.read().decode(errors="replace")
+        except (OSError, ValueError):
+            return ""
+
     async def _handle(self, handler: Handler, item: Item) -> None:
         try:
             payload = await handler.handle(item.payload)
@@ -123,6 +173,8 @@ class _Worker:
             end_worker(describe(error))
         except Exception as error:
             self._send(ItemError(item.item_id, describe(error)))
+        except BaseException as error:  # cancelled from within, or a panic of native code: no answer would ever come
+            end_worker(describe(error))
         else:
             self._send(Result(item.item_id, payload))
 

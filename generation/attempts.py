@@ -68,6 +68,8 @@ class AttemptLog:
         attempts, self._buffer, self._bytes = self._buffer, [], 0
         self._flushed_s = time.monotonic()
         self._writing = asyncio.create_task(self._write(attempts, self._shard))
+        # a run that ends for another reason waits for nothing: what this one raises is then nobody's
+        self._writing.add_done_callback(lambda writing: None if writing.cancelled() else writing.exception() and None)
         self._shard += 1
 
     async def _settle(self) -> None:

@@ -34,6 +34,7 @@ class Conversation:
     """Accepted answers by turn."""
     weight: float = 0.0
     prompt_chars: int = 0
+    holdout: bool = False
     counted: bool = False
     """True once one of its turns is accepted: the build has the prompt."""
     attempt: int = 0

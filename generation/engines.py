@@ -76,6 +76,8 @@ class Engines:
         self._told: dict[str, list[list[int]]] = {}
         self._fresh: set[str] = set()
         self._starved: Counter[str] = Counter()
+        self._deaths: Counter[str] = Counter()
+        self._short_of_memory: set[str] = set()
         self._starved_in_all: Counter[str] = Counter()
         self._samples: Counter[str] = Counter()
         self.refused: str | None = None
@@ -85,6 +87,8 @@ class Engines:
         """The devices of the run, and the sequences that fit where the manifest leaves that open."""
         self._numbers = {device: number for number, device in enumerate(devices)}
         self._fitting = max_num_seqs
+        for device in devices:
+            self._starts_up(device.label)
 
     @property
     def count(self) -> int:
@@ -100,6 +104,7 @@ class Engines:
         """How an engine is started; asked at every start."""
         start = self._starts[device.label]
         self._starts[device.label] += 1
+        self._starts_up(device.label)
         here = sum(other.node == device.node for other in self._numbers)
         config = engine_config(
             self._manifest, self._target, device, self._numbers[device], self._fitting, SEEDS_PER_START * start, here
@@ -116,10 +121,22 @@ class Engines:
                 self._ready(label, event)
             case EngineOutOfMemory():
                 self._shrunk[label] += 1
+                self._short_of_memory.add(label)
                 fewer = max(1, event.max_num_seqs // 2)
                 self._log.event("engine_out_of_memory", f"{label}: starts again with {fewer} sequences")
             case EngineSample():
                 self._sampled(label, event)
+
+    def died(self, device: Device) -> None:
+        """The process of a ready engine is no more."""
+        if device.label in self._short_of_memory:  # it has said so, and ends by itself
+            self._short_of_memory.discard(device.label)
+            return
+        self._deaths[device.label] += 1
+        self._log.worker_died(device.label)
+
+    def _starts_up(self, label: str) -> None:
+        self._tally.engines[label] = EngineProgress(device=label, starting=True, heard_at=time.time())
 
     def _ready(self, label: str, event: EngineReady) -> None:
         self._capacity[label] = event.capacity
@@ -134,7 +151,7 @@ class Engines:
         one = self._tally.engines.setdefault(label, EngineProgress(device=label))
         one.running, one.waiting, one.tokens_per_s = sample.running, sample.waiting, sample.tokens_per_s
         one.kv_use, one.prefix_hits = sample.kv_use, sample.prefix_hits
-        one.heard_at = time.time()  # ours: another machine's clock may differ
+        one.starting, one.heard_at = False, time.time()  # ours: another machine's clock may differ
         self._log.sample(one.engine, label, msgspec.structs.asdict(sample))
         self._fresh.add(label)
 
@@ -169,5 +186,10 @@ class Engines:
             f"{label} ran out of memory and runs fewer sequences since. Lower engine.max_num_seqs or "
             "engine.gpu_memory_utilization."
             for label in sorted(self._shrunk)
+        ]
+        found += [
+            f"{label} died {'once' if deaths == 1 else f'{deaths} times'} and was started again; no answer is lost. "
+            "FROM events WHERE kind = 'worker_died' says where its log is."
+            for label, deaths in sorted(self._deaths.items())
         ]
         return found

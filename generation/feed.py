@@ -31,11 +31,12 @@ def conversations_of(left: pl.DataFrame, prompts: pl.DataFrame) -> pl.DataFrame:
     """A plan's answers to be made, one row a conversation.
 
     Args:
-        left: GenerationPlan.left.
+        left: GenerationPlan.left, holdout among its columns.
         prompts: ROW, row (the place in prompts.parquet), prompt_chars, prefix_key.
 
     Returns:
-        ROW, category, recipe_id, recorded, turns_left, response_ids, recipe_ids, turns, row, prompt_chars, prefix_key.
+        ROW, category, holdout, recipe_id, recorded, turns_left, response_ids, recipe_ids, turns, row, prompt_chars,
+        prefix_key.
     """
     import polars as pl
 
@@ -44,6 +45,7 @@ def conversations_of(left: pl.DataFrame, prompts: pl.DataFrame) -> pl.DataFrame:
         left.group_by([*ROW, part.alias("part")], maintain_order=True)
         .agg(
             pl.col("category").first(),
+            pl.col("holdout").first(),
             recipe_id=pl.col("recipe_id").first(),
             recorded=pl.col("recorded").first(),
             turns_left=pl.len().cast(pl.Int64),
@@ -124,8 +126,9 @@ class Feed:
             .collect()
         )
         by_row = {row: (messages, tools) for row, messages, tools in texts.iter_rows()}
-        columns = (*ROW, "row", "category", "prompt_chars", "response_ids", "recipe_ids", "turns")
-        for prompt_id, replica, row, category, chars, ids, recipes, turns in window.select(columns).iter_rows():
+        columns = (*ROW, "row", "category", "holdout", "prompt_chars", "response_ids", "recipe_ids", "turns")
+        taken = window.select(columns).iter_rows()
+        for prompt_id, replica, row, category, holdout, chars, ids, recipes, turns in taken:
             answers = deque(
                 Answer(response_id, prompt_id, recipe_id, replica, turn, category)
                 for response_id, recipe_id, turn in zip(ids, recipes, turns, strict=True)
@@ -134,5 +137,6 @@ class Feed:
             # the pool hands out the heaviest first: its queue keeps the order of the feed
             conversation = Conversation(decode_prompt(*by_row[row]), answers, earlier, -float(self._handed_out))
             conversation.prompt_chars, conversation.counted = chars, bool(earlier)
+            conversation.holdout = holdout
             self._handed_out += 1
             self._window.append(conversation)

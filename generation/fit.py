@@ -9,6 +9,7 @@ what is known to be too large does not fit. Bytes are those of a whole engine, a
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,12 +48,24 @@ class Fit:
     state_blocks: int | None
     """Sequences whose recurrent state alone fills the room; None without such state."""
     fits: bool
+    sequence_bytes: int | None = None
+    """Of one sequence of max_model_len, without which the engine does not start; None is unknown."""
+    max_model_len: int = 0
+    longest: int | None = None
+    """Tokens of the longest sequence that there is room for; only where that is what does not fit."""
 
     def lines(self) -> list[str]:
         """For a person, at most 61 columns."""
         weights = "weights unknown" if self.weights_bytes is None else f"{_gb(self.weights_bytes)} of weights"
         if not self.fits:
-            return [f"{weights}: does not fit"]
+            if self.longest is None:
+                return [f"{weights}: does not fit"]
+            needs, left = _gb(self.sequence_bytes or 0), _gb(self.kv_room_bytes or 0)
+            return [
+                f"{weights} fit, one longest sequence does not:",
+                f"{self.max_model_len:,} tokens need {needs} of KV cache, {left} are left",
+                f"lower target.max_model_len to about {self.longest:,} at most",
+            ]
         room = "KV room unknown" if self.kv_room_bytes is None else f"{_gb(self.kv_room_bytes)} for the KV cache"
         if self.kv_bytes_per_token is None or self.state_bytes_per_sequence is None:
             return [f"{weights}, {room}", "the model's config.json does not tell its cache: concurrency unknown"]
@@ -203,7 +216,7 @@ def cpu_fit(
     fit = _fit(weights_bytes, room, shape, 1, min(mean_tokens, max_model_len), max_model_len)
     if weights_bytes is None or not memory_bytes or weights_bytes + room + CPU_LIBRARY_BYTES <= memory_bytes:
         return fit
-    return replace(fit, fits=False)
+    return replace(fit, fits=False, longest=None)  # it is the weights, however short a sequence is
 
 
 def member_need_bytes(
@@ -238,13 +251,15 @@ def _fit(
     weights_bytes: int | None, room: int | None, part: CacheShape | None, gpus: int, mean_tokens: int, longest: int
 ) -> Fit:
     """`room` and `part` are those of one member."""
-    concurrency = blocks = None
+    concurrency = blocks = sequence_bytes = within = None
     fits = room is None or room > 0
     if part is not None and room is not None:
         concurrency = max(0, int(room / part.mean_sequence_bytes(mean_tokens)))
         if part.state_bytes_per_sequence:
             blocks = max(0, room // part.state_bytes_per_sequence)
-        fits = room >= part.sequence_bytes(longest)
+        sequence_bytes = part.sequence_bytes(longest)
+        fits = room >= sequence_bytes
+        within = None if fits else _longest_within(part, room, longest)
     return Fit(
         weights_bytes=weights_bytes,
         kv_room_bytes=None if room is None else max(0, room) * gpus,
@@ -254,7 +269,18 @@ def _fit(
         mean_tokens=mean_tokens,
         state_blocks=blocks,
         fits=fits,
+        sequence_bytes=None if sequence_bytes is None else sequence_bytes * gpus,
+        max_model_len=longest,
+        longest=within,
     )
+
+
+def _longest_within(part: CacheShape, room: int, above: int) -> int | None:
+    """Tokens of the longest sequence that `room` holds, fewer than `above`; None where not even one token has room."""
+    if room < part.sequence_bytes(1):
+        return None
+    # bytes never shrink with tokens
+    return bisect_right(range(1, above), room, key=part.sequence_bytes)
 
 
 def _gb(size_bytes: int) -> str:

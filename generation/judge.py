@@ -7,13 +7,17 @@ exactly one state.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
+from generation.messages import GenerateResult
 from generation.plan import TRUNCATED, Policy
 
 FINISHED_BY_LENGTH = "length"
 RETRY_FACTOR = 2
+ID_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,27 @@ class Verdict:
     state: str
     reason: str | None = None
     retry_max_tokens: int | None = None
+
+
+def fault(result: GenerateResult, response_id: str, attempt: int, max_tokens: int) -> str | None:
+    """Why this cannot be the answer to what was asked, an engine's or a worker's error; None if it can.
+
+    Args:
+        max_tokens: the budget that it had.
+    """
+    tokens = len(result.token_ids) // ID_BYTES
+    if (result.response_id, result.attempt) != (response_id, attempt):
+        return f"the answer is of {result.response_id}, attempt {result.attempt}; asked was attempt {attempt}"
+    least = 1 if result.finish_reason in ("stop", FINISHED_BY_LENGTH) else 0  # an aborted one may have none
+    if len(result.token_ids) % ID_BYTES or not least <= tokens <= max_tokens:
+        return f"the answer's {len(result.token_ids)} bytes are not {least} to {max_tokens} token ids"
+    if min(array("i", result.token_ids), default=0) < 0:
+        return "the answer holds a negative token id"
+    if result.logprobs is not None and len(result.logprobs) != len(result.token_ids):
+        return f"the answer has {tokens} tokens and {len(result.logprobs) // 4} log-probabilities"
+    if not all(map(isfinite, (result.queued_at, result.started_at, result.first_token_at, result.ended_at))):
+        return "the answer's times are no times"
+    return None
 
 
 def judge(

@@ -3,7 +3,8 @@
 A prompt of k turns wants k answers, whose ids are known before any is made. Recipes are made per category and
 thinking; which prompts think is decided by a salted hash of the id, so the same ones do in every build. Rows are
 columns here, never objects: a build has a million of them. The policies on answers are the manifest's as it is now, so
-a stricter one leaves accepted answers out, and a milder one asks again for what it no longer rejects.
+a stricter one leaves accepted answers out, and a milder one asks again for what it no longer rejects. A later turn
+counts only over the earlier turns that count.
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ def done_schema() -> dict[str, Any]:
     import polars as pl
 
     texts = dict.fromkeys(("response_id", "reason", "finish_reason"), pl.String)
-    return {**texts, "accepted": pl.Boolean, "notes": pl.List(pl.String)}
+    # place: where an accepted answer stands among all in the order in which they were written
+    return {**texts, "accepted": pl.Boolean, "notes": pl.List(pl.String), "place": pl.Int64}
 
 
 def finished_schema() -> dict[str, Any]:
@@ -278,8 +280,8 @@ def _with_imported(
 def _with_finished(made: pl.DataFrame, finished: pl.DataFrame, done: pl.DataFrame) -> pl.DataFrame:
     """Answers that stopped by themselves under another max_tokens take the place of those that would be made.
 
-    Of a conversation only the first turns, all of one recipe: each is shown the ones before it. Where its first turn
-    is accepted under our own recipe, all of it is our own.
+    A conversation is taken whole, all of one recipe, for each turn is shown the ones before it; or not at all. Where
+    its first turn is accepted under our own recipe, all of it is our own.
     """
     import polars as pl
 
@@ -289,18 +291,17 @@ def _with_finished(made: pl.DataFrame, finished: pl.DataFrame, done: pl.DataFram
         (pl.col("response_tokens") <= pl.col("max_tokens")) & (pl.col("their_recipe") != pl.col("recipe_id"))
     )
     begun = mine.filter(pl.col("own") & (pl.col("turn") == 0)).select(ROW)
-    chains = (
+    whole = (
         usable.filter(~pl.col("recorded"))
         .join(begun, on=ROW, how="anti")
-        .sort(*ROW, "their_recipe", "turn")
-        .filter(pl.col("turn") == pl.int_range(pl.len(), dtype=pl.Int32).over([*ROW, "their_recipe"]))
+        .join(made.group_by(ROW).agg(turns=pl.len()), on=ROW)
+        .filter(pl.len().over([*ROW, "their_recipe"]) == pl.col("turns"))
+        .filter(pl.col("their_recipe") == pl.col("their_recipe").min().over(ROW))
     )
-    lengths = chains.group_by(*ROW, "their_recipe").len().sort("len", "their_recipe", descending=[True, False])
-    longest = chains.join(lengths.unique(ROW, keep="first", maintain_order=True), on=[*ROW, "their_recipe"], how="semi")
     singles = usable.filter(pl.col("recorded") & ~pl.col("own")).sort("their_recipe")
     columns = [*ROW, "turn", "their_recipe", "their_id"]
     one = singles.unique([*ROW, "turn"], keep="first", maintain_order=True)
-    taken = pl.concat([longest.select(columns), one.select(columns)])
+    taken = pl.concat([whole.select(columns), one.select(columns)])
     return (
         made.join(taken, on=[*ROW, "turn"], how="left", maintain_order="left")
         .with_columns(
@@ -315,7 +316,13 @@ def judged_answers(
 ) -> pl.DataFrame:
     """Wanted answers with `state` (accepted, left_out, rejected or to_make) and `left_out` (why).
 
-    A rejected turn ends what follows it in its conversation, unless its history is recorded.
+    Of rejected answers too `left_out` says why, so that one which another build has accepted later does not enter
+    before this build is planned again. Unless its history is recorded, a turn that does not count ends its
+    conversation: what is accepted behind it is left out. So is a turn that was written before the one that it would
+    follow: it was an answer to another, which a lost shard held.
+
+    Args:
+        wanted: as wanted_answers; a row's turns stand together, in their order.
     """
     import polars as pl
 
@@ -329,29 +336,41 @@ def judged_answers(
     found = pl.col("notes").list.set_intersection("reject").list.first()
     cut = (pl.col("truncated") == "drop") & (pl.col("finish_reason") == "length")
     generated = pl.col("imported_from").is_null()
-    left_out = (
-        pl.when(generated & pl.col("accepted") & cut)
-        .then(pl.lit(TRUNCATED))
-        .when(generated & pl.col("accepted"))
-        .then(found)
-    )
     policy_reason = pl.col("reason").is_in([TRUNCATED, *CHECKS])
     still = ((pl.col("reason") == TRUNCATED) & (pl.col("truncated") == "drop")) | (
         (pl.col("reason") != TRUNCATED) & pl.col("reject").list.contains(pl.col("reason"))
     )
     again = pl.col("reason").is_in([EARLIER_TURN_REJECTED, *retry]) | (policy_reason & ~still)
     rejected = (~pl.col("accepted") & ~again).fill_null(False)
-    ended = pl.col("turn") > pl.when(rejected & ~pl.col("recorded")).then("turn").min().over(ROW)
+    taken = generated & pl.col("accepted").fill_null(False)
+    follows = generated & ~pl.col("recorded")
+    same_row = pl.all_horizontal(pl.col(name) == pl.col(name).shift(1) for name in ROW)
+    before = pl.when(same_row).then(pl.col("place").shift(1))
+    known = known.with_columns(
+        refused=pl.when(taken & cut).then(pl.lit(TRUNCATED)).when(taken).then(found),
+        rejected=rejected,
+        stale=follows & taken & (pl.col("place") < before).fill_null(False),
+    )
+    counts = taken & pl.col("refused").is_null() & ~pl.col("stale")
+    behind = follows & (pl.col("turn") > pl.when(~counts).then("turn").min().over(ROW))
+    orphan = taken & (behind | pl.col("stale"))
+    known = known.with_columns(left_out=pl.coalesce("refused", pl.when(orphan).then(pl.lit(EARLIER_TURN_REJECTED))))
+    ends = pl.col("left_out").is_not_null() | pl.col("rejected")
+    ended = follows & (pl.col("turn") > pl.when(ends).then("turn").min().over(ROW)).fill_null(False)
     state = (
         pl.when(pl.col("left_out").is_not_null())
         .then(pl.lit("left_out"))
-        .when(pl.col("accepted") | ~generated)
+        .when(taken | ~generated)
         .then(pl.lit("accepted"))
-        .when(rejected | ended)
+        .when(pl.col("rejected") | ended)
         .then(pl.lit("rejected"))
         .otherwise(pl.lit("to_make"))
     )
-    return known.with_columns(left_out=left_out).with_columns(state=state).select(*wanted.columns, "state", "left_out")
+    why = pl.when(pl.col("rejected")).then("reason").otherwise(pl.lit(EARLIER_TURN_REJECTED))
+    judged = known.with_columns(state=state).with_columns(
+        left_out=pl.when(pl.col("state") == "rejected").then(why).otherwise("left_out")
+    )
+    return judged.select(*wanted.columns, "state", "left_out")
 
 
 def _limited(to_make: pl.DataFrame, limit: int) -> pl.DataFrame:

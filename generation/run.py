@@ -28,17 +28,19 @@ from corpus.target import Renderer, ResolvedTarget
 from fleet.crew import Launch
 from fleet.devices import Device
 from fleet.interrupt import Interrupt
-from fleet.pool import Done, Failed, Pool, PoolError
+from fleet.pool import Done, Failed, Pool, PoolError, StartError
 from fleet.process import WorkerProcess
 from generation.attempts import AttemptLog
 from generation.conversation import Conversation
 from generation.engines import Engines
 from generation.examiner import Examined, Examiner
 from generation.feed import Feed, turns_by_category
-from generation.judge import FINISHED_BY_LENGTH, budget, judge
+from generation.judge import FINISHED_BY_LENGTH, budget, fault, judge
 from generation.messages import GenerateItem, GenerateResult, pack_ids
 from generation.plan import EARLIER_TURN_REJECTED, Policy, Recipe
 from generation.progress import Progress, Tally, publish_progress
+from generation.rejections import Rejections
+from generation.rendering import Rendering
 
 if TYPE_CHECKING:
     import polars as pl
@@ -92,11 +94,13 @@ class GenerationRun:
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         self.recipes, self.policies = recipes, policies
-        self.manifest, self.renderer, self.log = manifest, renderer, log
+        self.manifest, self.log = manifest, log
         self.factory, self.launch, self.heartbeat_timeout_s = factory, launch, heartbeat_timeout_s
         self.tally = Tally(log.run_id, build_id, time.monotonic())
         self.engines = Engines(manifest, target, log, self.tally)
+        self.rejections = Rejections(manifest)
         self.examiner = Examiner(renderer)
+        self.rendering = Rendering(renderer, lambda conversation: self._recipe(conversation).thinking)
         self.attempts = AttemptLog(ledger, log.run_id)
         self._open: dict[str, Conversation] = {}
         self._next_turns: deque[Conversation] = deque()
@@ -126,6 +130,7 @@ class GenerationRun:
             self.engines.config_for,
             devices,
             on_event=self.engines.heard,
+            on_death=self.engines.died,
             log_dir=self.log.folder / "workers",
             warm_first=devices[0].kind == "cuda",
             heartbeat_timeout_s=self.heartbeat_timeout_s,
@@ -140,12 +145,15 @@ class GenerationRun:
                 await self._work(pool, feed, interrupt, report, top_up)
         except PoolError as error:
             await self.attempts.flush()
-            raise UserError(
-                f"generation stopped: {error}. What was answered is kept; run the same command to resume."
-            ) from error
+            then = (
+                "mend that first: the same command would start it the same way"
+                if isinstance(error, StartError)
+                else "run the same command to resume"
+            )
+            raise UserError(f"generation stopped: {error}. What was answered is kept; {then}.") from error
         await self.attempts.flush()
         tally = self.tally
-        warnings = [*self.engines.warnings(), *self.examiner.warnings()]
+        warnings = [*self.engines.warnings(), *self.examiner.warnings(), *self.rendering.warnings()]
         for warning in warnings:
             self.log.event("warning", warning)
         return RunSummary(
@@ -172,7 +180,7 @@ class GenerationRun:
                     handing.cancel()
                     self.tally.stopping = True
                     drain = asyncio.create_task(pool.drain(DRAIN_S))
-                if not await self._take_in(pool, interrupt, drain) and drain is not None and drain.done():
+                if not await self._take_in(pool, interrupt, handing, drain) and drain is not None and drain.done():
                     break  # what is still in flight did not end in time; it is asked again by the next run
                 self._tell(pool, feed, report)
                 await self.attempts.keep_up()
@@ -226,16 +234,20 @@ class GenerationRun:
             async with asyncio.timeout(TICK_S):
                 await self._wake.wait()
 
-    async def _take_in(self, pool: Pool, interrupt: Interrupt, drain: asyncio.Task[Any] | None) -> bool:
-        """Take what is there, or wait a moment for it; False if nothing came."""
+    async def _take_in(
+        self, pool: Pool, interrupt: Interrupt, handing: asyncio.Task[None], drain: asyncio.Task[Any] | None
+    ) -> bool:
+        """Take what is there, or wait a moment for it or for the end of handing out; False if nothing came."""
         if not pool.finished:
-            changed = asyncio.ensure_future(pool.changed())
-            waits = {changed} if drain else {changed, asyncio.ensure_future(interrupt.asked.wait())}
-            done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED, timeout=TICK_S)
-            for one in pending:
+            waits: set[asyncio.Future[Any]] = {asyncio.ensure_future(pool.changed())}
+            if drain is None:
+                waits.add(asyncio.ensure_future(interrupt.asked.wait()))
+            ends = set() if handing.done() else {handing}
+            await asyncio.wait(waits | ends, return_when=asyncio.FIRST_COMPLETED, timeout=TICK_S)
+            for one in waits:
+                if one.done():
+                    one.result()
                 one.cancel()
-            for one in done:
-                one.result()
         took = 0
         while pool.finished and took < TAKE_AT_ONCE:
             outcome = await pool.next_outcome()
@@ -250,7 +262,7 @@ class GenerationRun:
     async def _submit(self, pool: Pool, conversations: Sequence[Conversation]) -> None:
         """Render the next turn of each and queue it; what cannot be asked is rejected here."""
         for conversation, outcome in zip(
-            conversations, await asyncio.to_thread(self._render, conversations), strict=True
+            conversations, await asyncio.to_thread(self.rendering.render, conversations), strict=True
         ):
             recipe = self._recipe(conversation)
             if isinstance(outcome, RowError):
@@ -263,18 +275,6 @@ class GenerationRun:
                 continue
             conversation.max_tokens = room
             self._queue(pool, conversation)
-
-    def _render(self, conversations: Sequence[Conversation]) -> list[list[int] | RowError]:
-        texts: list[str | RowError] = []
-        for conversation in conversations:
-            try:
-                thinking = self._recipe(conversation).thinking
-                texts.append(self.renderer.text(conversation.context(), conversation.prompt.tools, thinking))
-            except RowError as error:
-                texts.append(error)
-        ids = iter(self.renderer.encode([text for text in texts if isinstance(text, str)]))
-        nothing = RowError("template_error", "renders to nothing")
-        return [next(ids) or nothing if isinstance(text, str) else text for text in texts]
 
     def _queue(self, pool: Pool, conversation: Conversation) -> None:
         answer, recipe = conversation.answers[0], self._recipe(conversation)
@@ -298,6 +298,11 @@ class GenerationRun:
             self._reject(conversation, reason, outcome.device, failed=True)
             return
         result = msgspec.msgpack.decode(outcome.payload, type=GenerateResult)
+        wrong = fault(result, outcome.item_id, conversation.attempt, conversation.max_tokens)
+        if wrong is not None:
+            self.log.event("item_failed", f"{outcome.item_id}: {wrong}")
+            self._reject(conversation, "engine_error", outcome.device, failed=True)
+            return
         examined = self.examiner.examine(conversation, self._recipe(conversation), result)
         room = self.manifest.target.max_model_len - len(conversation.prompt_token_ids) // 4
         verdict = judge(
@@ -315,11 +320,20 @@ class GenerationRun:
             if not draining:
                 self._again.append(conversation)
             return
-        self.tally.accept(conversation.category, tokens, result.finish_reason == FINISHED_BY_LENGTH)
+        self._count(conversation, tokens, result.finish_reason == FINISHED_BY_LENGTH)
         conversation.accepted(result.text, result.token_ids)
         if conversation.answers and not draining:
             conversation.weight = abs(conversation.weight) + 1  # one that has begun goes first: its prefix is warm
             self._next_turns.append(conversation)
+
+    def _count(self, conversation: Conversation, tokens: int, cut: bool) -> None:
+        """An answer is accepted; shares count its prompt once."""
+        answer, first = conversation.answers[0], not conversation.counted
+        conversation.counted = True
+        if conversation.prompt.recorded and conversation.prompt.turns > 1:
+            first = self.tally.begins(answer.prompt_id, answer.replica)
+        self.tally.accept(answer.category, tokens, cut, first=first, holdout=conversation.holdout)
+        self.rejections.accepted(answer.category)
 
     def _reject(
         self,
@@ -333,7 +347,11 @@ class GenerationRun:
         """The current turn gets its reason, and so do the turns that can no longer be asked: all in one shard."""
         category = conversation.category
         self._keep(conversation, "rejected", reason, device, result, examined)
-        self.tally.reject(category, reason, len(result.token_ids) // 4 if result else 0, failed)
+        cut = result is not None and result.finish_reason == FINISHED_BY_LENGTH
+        self.tally.reject(category, reason, len(result.token_ids) // 4 if result else 0, failed, cut)
+        if (warning := self.rejections.rejected(category, reason)) is not None:
+            self.tally.warnings.append(warning)
+            self.log.event("warning", warning)
         conversation.answers.popleft()
         conversation.prompt_token_ids, conversation.extends_turn, conversation.queued_at = b"", None, None
         while conversation.answers:

@@ -6,6 +6,7 @@ the build again and gives the run what that adds. At the end it says target, ask
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,11 @@ from corpus.manifest import Manifest
 from corpus.rounds import prefixes_of
 from corpus.selection import GroupKey, split_quota
 from corpus.target import ResolvedTarget
+from generation.baseline import load_baseline
 from generation.feed import conversations_of
-from generation.plan import LABELS, ROW, GenerationPlan
+from generation.plan import EARLIER_TURN_REJECTED, LABELS, ROW, GenerationPlan
+from generation.progress import Baseline
+from generation.rejections import rejection_line
 from generation.stage import commit_plan, load_plan, load_prompts
 from generation.topup import (
     Standing,
@@ -63,6 +67,11 @@ class Shares:
         added = self._planned(rows).left.join(known, on="response_id", how="anti", maintain_order="left")
         return conversations_of(added, rows) if added.height else self.top_up()
 
+    def judge(self) -> None:
+        """Write what came of the answers that were asked: what other builds accept later does not enter this one."""
+        self.retry_rejected = False  # it was asked again
+        self._planned(load_prompts(self.build, self.ledger))
+
     def settle(self) -> list[str]:
         """Leave out what is too much, once nothing more is to be asked; returns what a person should know.
 
@@ -105,7 +114,7 @@ class Shares:
                 FROM responses WHERE state IN ('accepted', 'rejected') GROUP BY response_id
             ), prompts AS (
                 SELECT b.category, coalesce(bool_or(e.accepted AND b.left_out IS NULL), false) AS accepted,
-                       bool_or(e.response_id IS NULL) AS pending,
+                       bool_or(e.response_id IS NULL AND b.left_out IS NULL) AS pending,
                        coalesce(sum(e.tokens) FILTER (b.left_out IS NULL), 0) AS tokens
                 FROM build_responses b LEFT JOIN ended e USING (response_id)
                 WHERE b.build_id = ? AND NOT b.holdout GROUP BY b.category, b.prompt_id, b.replica
@@ -134,6 +143,11 @@ class Shares:
             )
         return standings
 
+    def baseline(self) -> Baseline:
+        """What the build has now, for a run that begins."""
+        in_tokens = self.manifest.mix.unit == "response_tokens"
+        return load_baseline(self.plan, self.standings(), in_tokens, self.ledger)
+
     def lines(self) -> list[str]:
         """Target, asked and accepted of each category, for a person."""
         standings = self.standings()
@@ -152,11 +166,37 @@ class Shares:
 
     def _short_line(self, short: dict[str, float]) -> str:
         what = ", ".join(f"{name} {missing:,.0f}" for name, missing in short.items())
+        why = self.losses(short)
+        cures = "".join(f"{line}. " for line in why)
         return (
             f"{self.manifest.name}: the accepted answers miss their shares by more than mix.tolerance, and the "
-            f"candidates have no more: {what} {_unit(self.manifest)} short. All answers are kept. Add a source, set "
-            "mix.reserve or mix.shortage: rescale, or raise mix.tolerance, and run the same command again."
+            f"candidates have no more: {what} {_unit(self.manifest)} short. All answers are kept. {cures}"
+            f"{'Or add' if why else 'Add'} a source, set mix.reserve or mix.shortage: rescale, or raise mix.tolerance, "
+            "and run the same command again."
         )
+
+    def losses(self, categories: Iterable[str]) -> list[str]:
+        """Of each category that lost answers: how many, mainly why, and what cures that."""
+        rows = self.ledger.rows(
+            """
+            WITH ended AS (
+                SELECT response_id, bool_or(state = 'accepted') AS accepted,
+                       max_by(reason, (shard, shard_row)) FILTER (state = 'rejected') AS reason
+                FROM responses WHERE state IN ('accepted', 'rejected') GROUP BY response_id
+            )
+            SELECT b.category, CASE WHEN e.accepted THEN b.left_out ELSE e.reason END AS reason, count(*)
+            FROM build_responses b JOIN ended e USING (response_id)
+            WHERE b.build_id = ? AND NOT b.holdout GROUP BY ALL
+            """,
+            self.build.build_id,
+        )
+        lost = []
+        for name in categories:
+            ended = {reason: n for category, reason, n in rows if category == name and reason != EARLIER_TURN_REJECTED}
+            reasons = {reason: n for reason, n in ended.items() if reason is not None}
+            if reasons:
+                lost.append(rejection_line(self.manifest, name, reasons, sum(ended.values())))
+        return lost
 
     def _planned(self, rows: pl.DataFrame) -> GenerationPlan:
         self.plan = load_plan(

@@ -110,8 +110,13 @@ def load_done(ledger: Readable) -> pl.DataFrame:
         SELECT response_id, bool_or(state = 'accepted') AS accepted,
                max_by(reason, (shard, shard_row)) FILTER (state = 'rejected') AS reason,
                any_value(finish_reason) FILTER (state = 'accepted') AS finish_reason,
-               any_value(notes) FILTER (state = 'accepted') AS notes
-        FROM responses WHERE state IN ('accepted', 'rejected') GROUP BY response_id
+               any_value(notes) FILTER (state = 'accepted') AS notes,
+               min(place) FILTER (state = 'accepted') AS place
+        FROM (
+            SELECT response_id, state, reason, finish_reason, notes, shard, shard_row,
+                   row_number() OVER (ORDER BY shard, shard_row) AS place  -- shards sort by time
+            FROM responses WHERE state IN ('accepted', 'rejected')
+        ) GROUP BY response_id
         """
     )
     schema = done_schema()
@@ -214,7 +219,7 @@ def _said(build_id: str, window: pl.DataFrame, ledger: Readable) -> Said:
         return {}
     places = ledger.rows(
         "SELECT r.shard, r.shard_row FROM accepted_responses r JOIN build_responses b USING (response_id) "
-        "WHERE b.build_id = ? AND b.prompt_id IN (SELECT unnest(?))",
+        "WHERE b.build_id = ? AND b.left_out IS NULL AND b.prompt_id IN (SELECT unnest(?))",
         build_id,
         begun,
     )

@@ -15,11 +15,11 @@ from statistics import median
 from typing import Any
 
 from corpus.manifest import Engine
-from generation.engine import AUTO_MAX_NUM_SEQS
+from generation.engine import AUTO_MAX_NUM_SEQS, CPU_BATCHED_TOKENS
 from generation.fit import Fit, max_num_seqs
 
-AUTO_BATCHED_TOKENS = {"cuda": 8192, "cpu": 4096}
-"""vLLM's own choices for offline use, by kind of device."""
+AUTO_BATCHED_TOKENS = {"cuda": 8192, "cpu": CPU_BATCHED_TOKENS}
+"""What auto means for offline use, by kind of device: vLLM's own choice, on the CPU ours."""
 LARGE_GPU_BYTES = 70 * (1 << 30)
 LARGE_GPU_BATCHED_TOKENS = 16384
 """The same on a GPU of at least so much memory."""
@@ -275,6 +275,15 @@ def advise(search: Search, outcomes: Sequence[Outcome]) -> Advice | None:
     if best is None:
         return Advice(search.present, None)
     return Advice(best.setting, best.tokens_per_s / median(present))
+
+
+def not_shown(search: Search, outcomes: Sequence[Outcome]) -> Outcome | None:
+    """The fastest allowed setting, where it beats the present section in the median but not beyond the spread."""
+    present = present_rates(search, outcomes)
+    best = best_of([one for one in outcomes if one.setting != search.present and allowed(search, one, outcomes)])
+    if best is None or not present or best.tokens_per_s <= median(present):
+        return None
+    return None if min(best.rates) > max(present) else best
 
 
 def present_rates(search: Search, outcomes: Sequence[Outcome]) -> tuple[float, ...]:

@@ -30,6 +30,7 @@ from corpus.workspace import Workspace
 from fleet.devices import Device
 from fleet.interrupt import Interrupt
 from generation.plan import GenerationPlan
+from generation.progress import Progress
 from generation.run import GenerationRun, RunSummary
 from generation.shares import Shares
 from generation.stage import commit_plan, load_feed, load_plan, load_prompts
@@ -150,6 +151,7 @@ class World:
         ledger: LedgerWriter,
         devices: int = 1,
         topped_up: bool = False,
+        report: Callable[[Progress], None] = lambda progress: None,
         **options: Any,
     ) -> RunSummary | None:
         """Answer a committed build with the fake engine in real worker processes."""
@@ -162,9 +164,10 @@ class World:
             return None
         log = RunLog(ledger, "generate", plan.build_id)
         run = self.run(made, manifest, ledger, log)
+        run.tally.baseline = shares.baseline()
         chosen = [Device("cpu", number) for number in range(devices)]
         top_up = shares.top_up if topped_up else None
-        summary = asyncio.run(run.run(feed, chosen, Interrupt(), lambda progress: None, top_up))
+        summary = asyncio.run(run.run(feed, chosen, Interrupt(), report, top_up))
         log.finish("done")
         return summary
 

@@ -63,11 +63,12 @@ ATTEMPTS = """
                max_by(reason, (shard, shard_row)) FILTER (state = 'rejected') AS reason
         FROM responses SEMI JOIN wanted USING (response_id) GROUP BY response_id
     ), judged AS (
-        SELECT w.response_id, CASE WHEN w.left_out IS NOT NULL THEN 'left out' WHEN a.accepted > 0 THEN 'accepted'
-                                   WHEN a.rejected > 0 THEN 'rejected' ELSE 'unfinished' END AS state,
-               CASE WHEN a.accepted > 0 THEN NULL ELSE a.reason END AS reason,
+        SELECT w.response_id, CASE WHEN w.left_out IS NOT NULL AND a.accepted > 0 THEN 'left out'
+                                   WHEN a.accepted > 0 THEN 'accepted'
+                                   WHEN a.rejected > 0 OR w.left_out = 'earlier_turn_rejected' THEN 'rejected'
+                                   ELSE 'unfinished' END AS state,
+               CASE WHEN a.accepted > 0 THEN NULL ELSE coalesce(w.left_out, a.reason) END AS reason,
                CASE WHEN a.unknown > 0 THEN 'in a state that is none' WHEN a.accepted > 1 THEN 'accepted more than once'
-                    WHEN w.left_out IS NOT NULL AND coalesce(a.accepted, 0) = 0 THEN 'left out, and never accepted'
                     WHEN a.unexplained > 0 THEN 'rejected without a reason' END AS kind
         FROM wanted w LEFT JOIN attempts a USING (response_id)
     )
@@ -137,7 +138,7 @@ def check_selections(ledger: Readable, build: Build) -> Finding:
 
 
 def check_states(ledger: Readable, build: Build | None) -> Finding:
-    """What is wanted is accepted once (and left out, if the build's policies say so), rejected with its reason, or
+    """What is wanted is accepted once (and left out, if the build's last plan says so), rejected with its reason, or
     unfinished. None: answers that no build wants."""
     wanted = NOBODYS if build is None else "SELECT response_id, left_out FROM build_responses WHERE build_id = $2"
     problems, states = Problems(), dict.fromkeys(("accepted", "left out", "rejected", "unfinished"), 0)

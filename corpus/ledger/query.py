@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 EXPLAIN = re.compile(r"\s*EXPLAIN(\s+ANALYZE)?\s+(?!ANALYZE\b)(.*)", re.IGNORECASE | re.DOTALL)
 
+NOT_IN_FRAMES = re.compile(r"\b(INTERVAL|UNION)\b")
+
 
 def query(workspace: Workspace, sql: str) -> pl.DataFrame:
     """The rows of one statement.
@@ -36,7 +38,7 @@ def query(workspace: Workspace, sql: str) -> pl.DataFrame:
     statement = readable_statement(sql)
     with connect(workspace) as connection:
         try:
-            table = connection.sql(statement).to_arrow_table()
+            table = _shown(connection.sql(statement)).to_arrow_table()
             return pl.DataFrame(table.rename_columns(_distinct(table.column_names)))
         except (duckdb.Error, RuntimeError) as error:
             if workspace.snapshot.name in str(error) or "Corrupt database file" in str(error):
@@ -44,6 +46,17 @@ def query(workspace: Workspace, sql: str) -> pl.DataFrame:
             raise UserError(f"sql: {_short(error)}") from error
         except pl.exceptions.PolarsError as error:
             raise UserError(f"sql: a column cannot be shown ({_short(error)}). CAST it to VARCHAR.") from error
+
+
+def _shown(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
+    """The same with what no data frame has a type for as text: differences of times (00:01:02.5), unions."""
+    if not NOT_IN_FRAMES.search(str(relation.types)):
+        return relation
+    columns = [
+        f"#{place}{'::VARCHAR' if NOT_IN_FRAMES.search(str(kind)) else ''} AS {_name(name)}"
+        for place, (name, kind) in enumerate(zip(relation.columns, relation.types, strict=True), start=1)
+    ]
+    return relation.project(", ".join(columns))
 
 
 def readable_statement(sql: str) -> str:
@@ -199,6 +212,10 @@ def _parquet(root: Any, pattern: str) -> str | None:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+def _name(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
 
 
 def _distinct(names: list[str]) -> list[str]:

@@ -19,22 +19,22 @@ WITH trained AS (
            response_tokens
     FROM build_targets
     UNION ALL
-    SELECT s.build_id, 'selected', s.category, s.source, count(*), count(DISTINCT s.prompt_id), sum(p.prompt_tokens), NULL
+    SELECT s.build_id, 'selected', s.category, s.source, count(*), count(*), sum(p.prompt_tokens), NULL
     FROM selections s JOIN builds b USING (build_id)
     JOIN prompts p ON p.candidates_id = b.candidates_id AND p.prompt_id = s.prompt_id
     WHERE NOT s.holdout GROUP BY ALL
     UNION ALL
-    SELECT b.build_id, 'generated', b.category, b.source, count(DISTINCT b.response_id), count(DISTINCT b.prompt_id), sum(r.prompt_tokens), sum(r.response_tokens)
+    SELECT b.build_id, 'generated', b.category, b.source, count(DISTINCT b.response_id), count(DISTINCT (b.prompt_id, b.replica)), sum(r.prompt_tokens), sum(r.response_tokens)
     FROM build_responses b JOIN responses r USING (response_id) WHERE NOT b.holdout AND r.response_tokens > 0 GROUP BY ALL
     UNION ALL
-    SELECT b.build_id, 'accepted', b.category, b.source, count(*), count(DISTINCT b.prompt_id), sum(r.prompt_tokens), sum(r.response_tokens)
+    SELECT b.build_id, 'accepted', b.category, b.source, count(*), count(DISTINCT (b.prompt_id, b.replica)), sum(r.prompt_tokens), sum(r.response_tokens)
     FROM build_responses b JOIN accepted_responses r USING (response_id) WHERE NOT b.holdout AND b.left_out IS NULL GROUP BY ALL
     UNION ALL
-    SELECT b.build_id, 'captured', b.category, b.source, count(*), count(DISTINCT b.prompt_id), sum(r.prompt_tokens), sum(r.response_tokens)
+    SELECT b.build_id, 'captured', b.category, b.source, count(*), count(DISTINCT (b.prompt_id, b.replica)), sum(r.prompt_tokens), sum(r.response_tokens)
     FROM build_responses b JOIN accepted_responses r USING (response_id) JOIN captured USING (response_id)
     WHERE NOT b.holdout AND b.left_out IS NULL GROUP BY ALL
     UNION ALL
-    SELECT b.build_id, 'trained', b.category, b.source, count(*), count(DISTINCT b.prompt_id), sum(r.prompt_tokens), sum(r.response_tokens)
+    SELECT b.build_id, 'trained', b.category, b.source, count(*), count(DISTINCT (b.prompt_id, b.replica)), sum(r.prompt_tokens), sum(r.response_tokens)
     FROM build_responses b JOIN accepted_responses r USING (response_id)
     JOIN trained t ON t.build_id = b.build_id AND t.response_id = b.response_id
     WHERE NOT b.holdout GROUP BY ALL
@@ -46,7 +46,7 @@ SELECT build_id, stage, category, source, rows::BIGINT AS rows, prompt_tokens::B
        prompts::BIGINT AS prompts, prompts / sum(prompts) OVER (PARTITION BY build_id, stage) AS share_prompts,
        s.license
 FROM stages LEFT JOIN sources s USING (build_id, source);
-COMMENT ON VIEW composition IS 'What a build is made of at each stage (target, selected, generated, accepted, captured, trained), in rows (one a turn), tokens and prompts; shares are parts of one stage. Target and selected count prompts (a replica counts as a row), target has no source, and the holdout is left out';
+COMMENT ON VIEW composition IS 'What a build is made of at each stage (target, selected, generated, accepted, captured, trained), in rows (one a turn), tokens and prompts; shares are parts of one stage. Target and selected count prompts, target has no source, and the holdout is left out; a prompt that is sampled twice counts twice';
 
 CREATE OR REPLACE VIEW funnel AS
 WITH origin AS (

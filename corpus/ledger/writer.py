@@ -9,6 +9,7 @@ happens at most every PUBLISH_EVERY_S, so queries never delay a run.
 from __future__ import annotations
 
 import fcntl
+import logging
 import math
 import os
 import re
@@ -28,6 +29,8 @@ from corpus.workspace import Workspace
 if TYPE_CHECKING:
     import duckdb
     import polars as pl
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -60,6 +63,7 @@ class LedgerWriter:
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._next_publish = math.inf if apart else 0.0
         self._dirty = False
+        self._damaged = False
 
     def open(self) -> None:
         """Open, migrate, make the views.
@@ -160,6 +164,7 @@ class LedgerWriter:
         except BaseException as error:
             reason = full_disk(error, self._path)
             if reason is None and isinstance(error, duckdb.Error) and _is_corrupt(error, self._path):
+                self._damaged = True
                 reason = (
                     f"{self._path}: is damaged ({first_line(error)[:200]}). Run `draftmill ledger rebuild`: "
                     "everything in it is made again from the other files."
@@ -187,13 +192,14 @@ class LedgerWriter:
             self._dirty = False
         except (duckdb.Error, OSError, subprocess.CalledProcessError) as error:
             temporary.unlink(missing_ok=True)
-            output = getattr(error, "stderr", b"") or b""
-            reason = full_disk(error, self.workspace.snapshot) or full_disk(
-                OSError(output.decode(errors="replace")), self.workspace.snapshot
-            )
-            if reason is None:
+            output = (getattr(error, "stderr", b"") or b"").decode(errors="replace")
+            reason = full_disk(error, self.workspace.snapshot) or full_disk(OSError(output), self.workspace.snapshot)
+            if reason is not None:
+                raise UserError(reason) from error
+            if isinstance(error, duckdb.Error):
                 raise
-            raise UserError(reason) from error
+            # who asks waits for the next one; a run does not end for it
+            log.warning("%s is not as new as it should be (%s)", self.workspace.snapshot, output.strip() or error)
         cost_s = time.monotonic() - started
         self._next_publish = time.monotonic() + max(PUBLISH_EVERY_S, cost_s / PUBLISH_SHARE)
 
@@ -201,7 +207,7 @@ class LedgerWriter:
         import duckdb
 
         try:
-            if self._dirty:
+            if self._dirty and not self._damaged:  # the last snapshot knows the checksums that a rebuild goes by
                 self._publish()
         finally:
             with suppress(duckdb.Error):  # a ledger that is damaged or full cannot be closed well either

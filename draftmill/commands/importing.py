@@ -179,8 +179,9 @@ def _show_import(plan: ImportPlan, ledger: LedgerWriter) -> None:
 
     build = plan.import_id
     found = ledger.rows(
-        "SELECT category, sum(rows), sum(prompts), sum(response_tokens) FROM composition "
-        "WHERE build_id = ? AND stage = 'accepted' GROUP BY category ORDER BY 2 DESC, category",
+        "SELECT b.category, count(*), count(DISTINCT b.prompt_id), sum(r.response_tokens) "
+        "FROM build_responses b JOIN accepted_responses r USING (response_id) "
+        "WHERE b.build_id = ? AND b.left_out IS NULL GROUP BY b.category ORDER BY 2 DESC, 1",
         build,
     )
     total = sum(int(row[1]) for row in found)

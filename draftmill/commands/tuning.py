@@ -25,7 +25,9 @@ def tune(
     manifest: ManifestPath,
     workspace: WorkspacePath = DEFAULT_WORKSPACE,
     devices: Devices = None,
-    settings: Annotated[int, typer.Option("--settings", metavar="N", min=1, help="Try at most N settings.")] = 6,
+    settings: Annotated[
+        int, typer.Option("--settings", metavar="N", min=1, help="Try at most N settings, the present one among them.")
+    ] = 6,
     rounds: Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="Measured rounds of each setting.")] = 3,
     prompts: Annotated[
         int | None,

@@ -42,7 +42,8 @@ CONTRACT = {
 }
 TABLES = (
     "sources pools source_rows drops prompts builds selections recipes responses build_responses "
-    "response_shards captures hidden_shards hidden_rows drafters train_metrics acceptance engine_samples runs events"
+    "response_shards captures hidden_shards hidden_rows hidden_failures drafters train_metrics acceptance "
+    "engine_samples runs events"
 )
 
 
@@ -168,6 +169,39 @@ def test_a_damaged_ledger_says_how_it_is_made_again(world: World) -> None:
     ):
         pass
     assert "\n" not in str(caught.value)
+
+
+def test_a_ledger_that_is_found_damaged_does_not_replace_the_last_good_snapshot(world: World) -> None:
+    """The snapshot knows the checksums that a rebuild goes by."""
+    workspace = world.workspace
+    with open_ledger(workspace, "test") as ledger:
+        ledger.call(lambda c: c.execute("INSERT INTO runs (run_id) SELECT 'r' || i FROM range(200000) t(i)"))
+    good = workspace.snapshot.read_bytes()
+    data = workspace.ledger.read_bytes()
+    workspace.ledger.write_bytes(data[: len(data) // 2])
+    with (
+        pytest.raises(UserError, match="Run `draftmill ledger rebuild`"),
+        open_ledger(workspace, "test") as ledger,
+    ):
+        ledger.rows("SELECT count(*), max(run_id) FROM runs")
+    assert workspace.snapshot.read_bytes() == good
+
+
+def test_a_snapshot_that_cannot_be_copied_ends_no_run(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def killed(command: list[str], **_: Any) -> None:
+        raise subprocess.CalledProcessError(-9, command, stderr=b"")
+
+    with open_ledger(world.workspace, "test") as ledger:
+        ledger.publish()
+        with monkeypatch.context() as patched:
+            patched.setattr(subprocess, "run", killed)
+            ledger.call(lambda c: c.execute("INSERT INTO runs (run_id) VALUES ('first')"))
+            ledger.publish()
+        assert "is not as new as it should be" in caplog.text
+        assert query(world.workspace, "FROM runs").height == 0
+    assert query(world.workspace, "FROM runs").height == 1  # the next one has it
 
 
 def draftmill(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:

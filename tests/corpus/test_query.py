@@ -170,11 +170,22 @@ def test_types_that_a_ledger_or_a_question_may_give(built: World) -> None:
     assert math.isnan(row["nan"])
 
 
-def test_a_type_that_cannot_be_shown_is_one_line(built: World) -> None:
+def test_a_type_that_cannot_be_shown_is_one_line(built: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corpus.ledger.query._shown", lambda relation: relation)
     with pytest.raises(UserError, match="CAST it to VARCHAR") as caught:
-        query(built.workspace, "SELECT INTERVAL 3 DAY AS span")
+        query(built.workspace, "SELECT union_value(a := 1) AS one")
     assert "\n" not in str(caught.value)
-    assert query(built.workspace, "SELECT CAST(INTERVAL 3 DAY AS VARCHAR) AS span").item() == "3 days"
+
+
+def test_differences_of_times_are_text(built: World) -> None:
+    rows = query(
+        built.workspace,
+        'SELECT 1 AS n, TIMESTAMP \'2024-01-02 00:01:02.5\' - TIMESTAMP \'2024-01-02\' AS "it ""took""", 2 AS n',
+    )
+    assert rows.row(0) == (1, "00:01:02.5", 2)
+    assert rows.columns == ["n", 'it "took"', "n_1"]
+    nested = query(built.workspace, "SELECT [INTERVAL 3 DAY] AS spans, {'a': union_value(b := 1)} AS one")
+    assert nested.row(0) == ("[3 days]", "{'a': 1}")
 
 
 def test_a_statement_is_judged_as_it_is_parsed_and_not_by_its_words() -> None:

@@ -7,12 +7,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from ruamel.yaml import YAML
 
 from corpus.manifest import Target
 from corpus.manifest_file import load_manifest, parse_manifest
+from corpus.shard_writer import write_shard
+from corpus.shards import CapturedRow, ShardMeta
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -54,6 +58,19 @@ def test_readme_manifests_parse() -> None:
     target_line, manifest = blocks(README, "yaml")
     Target.model_validate(YAML(typ="safe", pure=True).load(target_line)["target"])
     assert parse_manifest(manifest, "README.md").name == "first"
+
+
+def test_one_row_of_a_shard_is_read_as_the_page_says(tmp_path: Path) -> None:
+    (block,) = blocks((ROOT / "docs" / "extraction.md").read_text(), "python")
+    rows = [CapturedRow(f"r{n}", torch.arange(n), torch.arange(n) % 2, torch.randn(n, 2, 3)) for n in (4, 2)]
+    meta = ShardMeta("capture", (1,), True, "org/model", "abc", "float32")
+    path = write_shard(tmp_path / "a.safetensors", rows, meta).path
+    assert "hidden/CAPTURE/SHARD.safetensors" in block
+    read: dict[str, Any] = {}
+    exec(block.replace("hidden/CAPTURE/SHARD.safetensors", str(path)).replace("RESPONSE", "r2"), read)  # noqa: S102
+    assert read["input_ids"].tolist() == [0, 1]
+    assert read["loss_mask"].tolist() == [0, 1]
+    assert torch.equal(read["states"], rows[1].states_TNH)
 
 
 def test_readme_make_targets_exist() -> None:

@@ -49,7 +49,10 @@ PROMPTS = {
     "prompt_id": pl.String, "replica": pl.Int32, "category": pl.String, "source": pl.String, "holdout": pl.Boolean,
     "turns": pl.Int32, "recorded": pl.Boolean,
 }  # fmt: skip
-MEANS = {"category": pl.String, "recipe_id": pl.String, "answers": pl.Int64, "tokens": pl.Int64}
+MEANS: dict[str, Any] = {
+    "category": pl.String, "recipe_id": pl.String, "answers": pl.Int64, "tokens": pl.Int64, "cut": pl.Int64,
+    "cut_tokens": pl.Int64,
+}  # fmt: skip
 
 
 def manifest(**generation: Any) -> Manifest:
@@ -213,7 +216,9 @@ def test_tokens_are_measured_by_recipe_then_by_category_then_bounded() -> None:
     new = prompts([(0, 0, "coding", False), (3, 0, "math", False), (6, 1, "math", True)])  # one turn each
     of = manifest()
     own = {row[0]: row[1] for row in wanted_answers(of, recipes(of), new).select("category", "recipe_id").iter_rows()}
-    means = [("coding", own["coding"], 4, 80), ("coding", "other", 1, 9), ("math", "other", 10, 300)]
+    means = [
+        ("coding", own["coding"], 4, 80, 0, 0), ("coding", "other", 1, 9, 0, 0), ("math", "other", 10, 300, 0, 0)
+    ]  # fmt: skip
     measured, _ = diff(new, new, [None], pl.DataFrame(means, schema=MEANS, orient="row"))
     by_category = {row.category: (row.expected_tokens, row.tokens_basis) for row in measured.rows}
     assert by_category == {"coding": (20, "measured"), "math": (30, "category")}
@@ -222,6 +227,49 @@ def test_tokens_are_measured_by_recipe_then_by_category_then_bounded() -> None:
     assert bounded.sum("expected_tokens") == 300
     assert "at most 300 tokens" in "\n".join(bounded.lines())
     assert "hours unknown" in "\n".join(bounded.lines())
+
+
+@pytest.mark.parametrize(
+    ("cut", "cut_tokens", "each"),
+    [
+        (0, 0, 100),  # a mean of 150 is more than max_tokens lets an answer have
+        (1, 40, (1500 - 40 + 100) / 10),
+        (10, 1500, 100),
+    ],
+)
+def test_an_answer_that_was_cut_counts_as_long_as_the_new_recipe_lets_it_become(
+    cut: int, cut_tokens: int, each: float
+) -> None:
+    new = prompts([(3, 0, "math", False)])  # max_tokens is 100
+    measured, _ = diff(
+        new, new, [None], pl.DataFrame([("math", "other", 10, 1500, cut, cut_tokens)], schema=MEANS, orient="row")
+    )
+    assert measured.sum("expected_tokens") == min(each, 100)
+    assert "about" in "\n".join(measured.lines())
+
+
+def test_short_answers_that_were_cut_are_not_taken_for_short() -> None:
+    new = prompts([(3, 0, "math", False)])
+    means = pl.DataFrame([("math", "other", 10, 10 * 8, 5, 5 * 8)], schema=MEANS, orient="row")
+    measured, _ = diff(new, new, [None], means)
+    assert measured.sum("expected_tokens") == 54  # five of 8, five of 100
+
+
+@given(builds, ledgers, st.integers(1, 10**4), st.integers(0, 10))
+def test_expected_tokens_are_never_more_than_max_tokens_of_every_answer(
+    new: pl.DataFrame, states: list[Ended | None], tokens: int, cut: int
+) -> None:
+    rows = [(category, "other", 10, 10 * tokens, cut, cut * tokens) for category in CATEGORIES]
+    plan, _ = diff(new, new, states, pl.DataFrame(rows, schema=MEANS, orient="row"))
+    assert all(row.expected_tokens <= 100 * row.to_generate for row in plan.rows)
+
+
+def test_a_bound_is_said_only_where_all_of_it_is_one() -> None:
+    new = prompts([(0, 0, "coding", False), (3, 0, "math", False)])
+    means = pl.DataFrame([("math", "other", 1, 30, 0, 0)], schema=MEANS, orient="row")
+    measured, _ = diff(new, new, [None], means)
+    assert "2 answers to generate, about 130 tokens" in "\n".join(measured.lines())
+    assert "no answer was accepted under the new recipe" in "\n".join(measured.lines())
 
 
 def test_hours_come_from_the_measured_rate() -> None:
@@ -274,6 +322,9 @@ def test_recipes_that_change_are_said_by_category() -> None:
         "recipe of coding, math: target.revision: r -> s; all its answers are made again"
     ]
     assert recipe_changes({}, new) == []
+    kept = ["recipe of math: max_tokens: 100 -> 7; what ended by itself and fits is reused"]
+    assert recipe_changes(old, new, finished=True) == kept
+    assert recipe_changes(old, other, finished=True) == recipe_changes(old, other)
 
 
 def test_what_was_read_of_a_source_is_said() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import PackageNotFoundError
 from itertools import combinations
 from pathlib import Path
@@ -17,9 +18,11 @@ from safetensors.numpy import save_file
 from draftmill import doctor
 from draftmill.app import run_app
 from draftmill.doctor import Check, examine
+from tests.conftest import SMOLLM2
 from tests.fleet.fake_nvml import Card, FakeNvml, cards
 from tests.generation.test_fit import LLAMA_8B, QWEN_27B
 
+ROOT = Path(__file__).resolve().parents[2]
 PCIE = {frozenset(pair): 50 for pair in combinations(range(8), 2)}
 
 
@@ -102,6 +105,36 @@ def test_a_27b_target_on_them(gpus: FakeNvml, tmp_path: Path, monkeypatch: pytes
     assert not (tmp_path / "ws").exists()
 
 
+KERNELS = ("flash-linear-attention", "fla-core", "causal-conv1d")
+
+
+@pytest.mark.parametrize(
+    ("kernels", "code", "marks"),
+    [
+        ((), 3, ("FAIL", "warn")),
+        (("causal-conv1d",), 3, ("FAIL", "ok  ")),
+        (("flash-linear-attention",), 0, ("ok  ", "warn")),
+        (("flash-linear-attention", "causal-conv1d"), 0, ("ok  ", "ok  ")),
+    ],
+)
+def test_a_hybrid_target_needs_its_kernels_on_a_gpu(
+    gpus: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any,
+    kernels: tuple[str, ...], code: int, marks: tuple[str, str],
+) -> None:  # fmt: skip
+    """Nothing else is missing, so the exit code is theirs."""
+    missing = set(KERNELS) - set(kernels)
+    monkeypatch.setattr(doctor, "version", lambda name: _missing(name) if name in missing else "9.9")
+    assert run_app(["doctor", str(write(tmp_path, QWEN_27B, 55)), "-w", str(tmp_path / "ws")]) == code
+    lines = {line[5:19].strip(): line for line in capsys.readouterr().out.splitlines()}
+    assert (lines["fla"][:4], lines["conv1d"][:4]) == marks
+    assert sum(line.startswith("FAIL") for line in lines.values()) == (code == 3)
+
+
+def test_the_gpu_extra_brings_what_doctor_asks_for() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {"vllm", "flash-linear-attention"} <= {need.partition(">=")[0] for need in extras["gpu"]}
+
+
 def _missing(name: str) -> str:
     raise PackageNotFoundError(name)
 
@@ -178,3 +211,70 @@ def test_nothing_heavy_is_imported(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "an engine" in done.stdout
+
+
+# what the engine would refuse
+
+
+def test_settings_that_the_engine_refuses_fail_before_any_engine(gpus: FakeNvml, tmp_path: Path) -> None:
+    path = write(tmp_path, {**LLAMA_8B, "max_position_embeddings": 4096}, 16, kv_cache_dtype="fp99")
+    mark, said = found(examine(tmp_path / "ws", None, path))["settings"]
+    said = said.replace("\n", " ")
+    assert mark == "FAIL"
+    assert "engine.kv_cache_dtype is 'fp99'" in said
+    assert "target.max_model_len is 8,192; the target has 4,096 positions" in said
+
+
+def test_a_step_smaller_than_the_automatic_sequences_fails(gpus: FakeNvml, tmp_path: Path) -> None:
+    path = write(tmp_path, QWEN_27B, 55, max_num_batched_tokens=64)
+    mark, said = found(examine(tmp_path / "ws", None, path))["settings"]
+    assert mark == "FAIL"
+    assert "engine.max_num_batched_tokens is 64, less than engine.max_num_seqs" in said.replace("\n", " ")
+
+
+def test_a_sequence_too_long_is_not_called_weights_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([], {}))
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    path = write(tmp_path, LLAMA_8B, 0.5)
+    path.write_text(path.read_text().replace('"max_model_len": 8192', '"max_model_len": 100000'))
+    mark, said = found(examine(tmp_path / "ws", None, path))["an engine"]
+    assert mark == "FAIL"
+    assert "0.5 GB of weights fit, one longest sequence does not" in said
+    assert "100,000 tokens need 13.1 GB of KV cache, 1.1 GB are left" in said
+    assert "lower target.max_model_len to about 8,192 at most" in said
+
+
+def test_devices_that_are_not_there_do_not_drop_the_target(gpus: FakeNvml, tmp_path: Path) -> None:
+    checks = found(examine(tmp_path / "ws", "cuda:9", write(tmp_path, QWEN_27B, 55, kv_cache_dtype="fp99")))
+    assert checks["devices"][0] == "FAIL"
+    assert "55.0 GB of weights, KV room unknown" in checks["an engine"][1]
+    assert checks["settings"][0] == "FAIL"
+
+
+def test_a_gguf_target_that_is_converted_already_is_looked_at(
+    smollm2_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, LLAMA_8B)
+    path.write_text(path.read_text().replace('"model": "model"', f'"model": "{SMOLLM2}"'))
+    assert "0.3 GB of weights" in found(examine(tmp_path / "ws", None, path))["an engine"][1]
+    monkeypatch.setenv("DRAFTMILL_CACHE", str(tmp_path / "cache"))
+    assert "converted before its first use" in found(examine(tmp_path / "ws", None, path))["target"][1]
+    # a receipt whose files are not there is no conversion
+    copy = tmp_path / "cache" / smollm2_dir.name
+    copy.mkdir(parents=True)
+    (copy / "draftmill-conversion.json").write_bytes((smollm2_dir / "draftmill-conversion.json").read_bytes())
+    assert "converted before its first use" in found(examine(tmp_path / "ws", None, path))["target"][1]
+
+
+def test_a_template_that_cannot_think_is_warned_of(smollm2_dir: Path, tmp_path: Path) -> None:
+    path = write(tmp_path, LLAMA_8B)
+    body = json.loads(path.read_text())
+    body["target"]["model"] = str(smollm2_dir)
+    body["generation"] = {"thinking": {"share": 0.5}}
+    path.write_text(json.dumps(body))
+    mark, said = found(examine(tmp_path / "ws", None, path))["thinking"]
+    assert (mark, "target.chat_template" in said) == ("warn", True)
+    (tmp_path / "thinks.jinja").write_text("{{ messages[0].content }}{% if enable_thinking %}<think>{% endif %}")
+    body["target"]["chat_template"] = "thinks.jinja"
+    path.write_text(json.dumps(body))
+    assert "thinking" not in found(examine(tmp_path / "ws", None, path))

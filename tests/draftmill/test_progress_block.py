@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from draftmill.progress_block import (
     MANY_ENGINES,
     SILENT_S,
+    STARTS_S,
     count,
     fit_table,
     left,
@@ -24,25 +25,27 @@ from draftmill.progress_block import (
     span,
     stopping_note,
 )
-from generation.progress import CategoryProgress, EngineProgress, Progress, Tally
+from generation.progress import Baseline, CategoryProgress, EngineProgress, Progress, Tally
 
 NUMBERS = st.integers(0, 10**15)
 RATES = st.floats(0, allow_infinity=True) | st.just(float("nan"))
 PARTS = st.none() | st.floats(0, 1)
 NAMES = st.text(min_size=1, max_size=60) | st.sampled_from(["数学" * 30, "e\u0301" * 50, "\x1b[2J", "👩‍👩‍👧" * 20])
 CATEGORIES = st.builds(
-    CategoryProgress, wanted=NUMBERS, accepted=NUMBERS, rejected=NUMBERS, truncated=NUMBERS, tokens=NUMBERS
-)
+    CategoryProgress, wanted=NUMBERS, accepted=NUMBERS, rejected=NUMBERS, truncated=NUMBERS, tokens=NUMBERS,
+    target=RATES, got=RATES,
+)  # fmt: skip
 ENGINES = st.builds(
-    EngineProgress, device=NAMES, running=NUMBERS, waiting=NUMBERS, max_num_seqs=NUMBERS, tokens_per_s=RATES,
-    kv_use=PARTS, prefix_hits=PARTS, heard_at=st.sampled_from([0.0, 900.0, 999.0]),
+    EngineProgress, device=NAMES, starting=st.booleans(), running=NUMBERS, waiting=NUMBERS, max_num_seqs=NUMBERS,
+    tokens_per_s=RATES, kv_use=PARTS, prefix_hits=PARTS, heard_at=st.sampled_from([0.0, 900.0, 999.0]),
 )  # fmt: skip
 PROGRESS = st.builds(
     Progress, run_id=st.just("r"), build_id=st.just("b"), updated_at=st.just(1000.0), seconds=RATES, total=NUMBERS,
     accepted=NUMBERS, rejected=NUMBERS, failed=NUMBERS, truncated=NUMBERS, tokens=NUMBERS, tokens_per_s=RATES,
     left_s=st.none() | RATES, left_error_s=st.none() | RATES, in_flight=NUMBERS, queued=NUMBERS,
     stopping=st.booleans(), categories=st.dictionaries(NAMES, CATEGORIES, max_size=12),
-    engines=st.lists(ENGINES, max_size=20),
+    engines=st.lists(ENGINES, max_size=20), before=NUMBERS,
+    warnings=st.lists(st.text(max_size=200), max_size=2),
 )  # fmt: skip
 
 
@@ -54,7 +57,7 @@ def progress(**changes: Any) -> Progress:
         "rejected": 12_300, "failed": 12, "truncated": 4_560, "tokens": 10**9, "tokens_per_s": 12_345.6,
         "left_s": 6_120.0, "left_error_s": 380.0, "in_flight": 2_048, "queued": 485_652, "stopping": False,
         "categories": {
-            name: CategoryProgress(wanted=wanted, accepted=wanted * 4 // 9, rejected=7)
+            name: CategoryProgress(wanted=wanted, accepted=wanted * 4 // 9, rejected=7, target=wanted, got=wanted / 3)
             for name, wanted in shares.items()
         },
         "engines": [
@@ -108,12 +111,14 @@ def test_figures_end_in_the_same_column_as_their_heads() -> None:
 def test_the_start_of_a_run_says_what_is_not_known() -> None:
     tally = Tally("r", "b", started_s=5.0)
     tally.want({"coding": 10})
+    tally.baseline = Baseline({"coding": CategoryProgress(target=10.0)})
     tally.engines["cpu:0"] = EngineProgress(device="cpu:0", max_num_seqs=4)
     first = tally.progress(5.0, 1000.0, in_flight=0, queued=10)
     assert progress_line(first) == "0 of 10 answers (0.0%), 0 tok/s, time left unknown"
     lines = [line.split() for line in progress_lines(first)]
     assert ["coding", "-", "100.0%", "0", "10", "0", "0"] in lines
     assert ["cpu:0", "0", "0/4", "0", "-", "-"] in lines
+    del tally.engines["cpu:0"]
     nothing = Tally("r", "b", started_s=5.0).progress(5.0, 1000.0, 0, 0)
     assert progress_lines(nothing)[0] == "0 of 0 answers (-), 0 tok/s, time left unknown"
 
@@ -156,6 +161,34 @@ def test_what_a_silent_engine_said_last_counts_no_more() -> None:
     words = [line.split() for line in progress_lines(progress(engines=engines))]
     assert ["cuda:1", "-", "silent", "45", "s"] in words
     assert ["1", "of", "2", "100", "4", "0"] in words
+
+
+def test_an_engine_that_starts_has_a_row_and_counts_for_nothing() -> None:
+    engines = [
+        EngineProgress(device="cuda:0", running=4, tokens_per_s=100.0, heard_at=999.0),
+        EngineProgress(device="cuda:1", starting=True, heard_at=960.0),
+        EngineProgress(device="cuda:2", starting=True, heard_at=1000.0 - STARTS_S),
+    ]
+    words = [line.split() for line in progress_lines(progress(engines=engines))]
+    assert ["cuda:1", "-", "starting", "40", "s"] in words
+    assert ["cuda:2", "-", "down", "15", "min"] in words
+    assert ["1", "of", "3", "100", "4", "0"] in words
+
+
+def test_shares_are_of_what_is_accepted_beside_what_is_declared_rounded_and_no_counts_of_the_run() -> None:
+    categories = {
+        "coding": CategoryProgress(wanted=5, accepted=900, got=2.0, target=46.0),
+        "math": CategoryProgress(wanted=95, accepted=1, got=1.0, target=54.0),
+    }
+    words = [line.split() for line in progress_lines(progress(categories=categories))]
+    head = words.index(["category", "share", "declared", "accepted", "of", "rejected", "truncated"])
+    assert words[head + 1][:3] == ["math", "33.3%", "54.0%"]
+    assert words[head + 2][:3] == ["coding", "66.7%", "46.0%"]
+
+
+def test_the_end_of_a_resumed_run_says_which_tokens_it_counts() -> None:
+    assert result_line(progress(before=0)).endswith(" tokens")
+    assert result_line(progress(before=12)).endswith(" tokens in this run")
 
 
 def test_a_run_that_stops_says_so_in_place_of_a_time_left() -> None:

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,14 @@ import draftmill.tuning
 from corpus.ledger.writer import open_ledger
 from corpus.manifest import Engine
 from draftmill.app import run_app
+from draftmill.tuning import advice_line, result_table
 from fleet.devices import Device
 from fleet.interrupt import Interrupt
 from generation.fit import Fit
 from generation.messages import pack_ids
 from generation.tune_run import Rounds, TuneRun
 from generation.tune_sample import Ask, Sample
-from generation.tuning import Outcome, Search, search_for
+from generation.tuning import Outcome, Search, advise, search_for
 
 World = Any  # tests/conftest.py makes it
 
@@ -87,6 +89,62 @@ def test_nothing_is_entered_and_no_lock_is_taken(world: World, capsys: Any) -> N
     said = capsys.readouterr().err
     assert "the present engine section is as good as any that was tried" in said
     assert "stays as it is" in said
+    assert "gain: tokens/s over those of the present engine section" in " ".join(said.split())
+
+
+def test_kv_dtypes_for_which_there_is_no_room_are_refused(world: World, capsys: Any) -> None:
+    path = manifest(world, fail_start=True)
+    for options in (("--dry-run",), ()):
+        assert tune(world, path, "--settings", "1", "--kv-cache-dtype", "fp8", *options) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert "--settings 1 leaves no room" in said.err
+        assert "Give at least --settings 2." in said.err
+    # the present one is no other one
+    assert tune(world, path, "--settings", "1", "--kv-cache-dtype", "auto", "--dry-run") == 0
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "said"),
+    [(64, "answers of at most 64 tokens, as in the manifest"), (400, "answers cut at 256 tokens")],
+)
+def test_a_plan_says_how_long_answers_will_be(world: World, capsys: Any, max_tokens: int, said: str) -> None:
+    world.tiny_model()
+    path = world.write(engine={"max_num_seqs": 2}, generation={"max_tokens": max_tokens})
+    assert tune(world, path, "--dry-run") == 0
+    out = capsys.readouterr().out
+    assert said in " ".join(out.split())
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def outcomes(search: Search, *rates: tuple[float, ...]) -> list[Outcome]:
+    """The present setting, then others."""
+    settings = [search.present, *(replace(search.present, max_num_seqs=9_000 + i) for i in range(1, len(rates)))]
+    return [Outcome(setting, of, 59.0) for setting, of in zip(settings, rates, strict=True)]
+
+
+def test_a_table_of_large_figures_fits_80_columns() -> None:
+    made = search_for(
+        Engine(max_num_seqs=8_192, max_num_batched_tokens=131_072, kv_cache_dtype="fp8_e5m2"),
+        Fit(None, None, None, None, None, 1024, None, True), "cuda", 0, 512,
+    )  # fmt: skip
+    lines = result_table(made, outcomes(made, (123_456.0,), *[(234_567.0, 98_765.0)] * 9))
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_faster_setting_that_is_not_beyond_the_spread_is_told() -> None:
+    made = search()
+    close = outcomes(made, (42.0, 46.0, 40.0), (49.0, 38.0, 50.0))
+    advice = advise(made, close)
+    assert advice is not None
+    line = advice_line(made, advice, close)
+    assert line.startswith("the present engine section stays: 2 had 49 tokens/s to its 42, but")
+    assert "slowest round 38, the present one's fastest 46" in line
+    assert "More --rounds" in line
+    slower = outcomes(made, (42.0, 46.0, 40.0), (39.0, 38.0, 50.0))
+    advice = advise(made, slower)
+    assert advice is not None
+    assert advice_line(made, advice, slower) == "the present engine section is as good as any that was tried"
 
 
 def test_a_setting_that_runs_out_of_memory_is_a_row_and_not_the_end(world: World, capsys: Any) -> None:
@@ -126,6 +184,7 @@ def test_a_dry_run_names_the_settings_and_starts_nothing(world: World, capsys: A
     assert re.search(r"^1 present +2 +auto +auto$", said.out, re.MULTILINE)
     assert re.search(r"^\d +2 +auto +fp8$", said.out, re.MULTILINE)
     assert "2 rounds of 8 prompts each" in said.out
+    assert "what is tried if none of it beats the present section" in " ".join(said.out.split())
     assert not (world.workspace.cache / "tune").exists()
 
 

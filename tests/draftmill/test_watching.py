@@ -22,6 +22,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from corpus.building import commit_build
@@ -35,7 +36,7 @@ from draftmill.app import run_app
 from draftmill.scene import LATE_S, ended_line, going_line, look, read_run
 from draftmill.status import status_lines
 from draftmill.terminal import GenerationScreen
-from draftmill.watching import watch
+from draftmill.watching import WatchScreen, watch
 from generation.progress import CategoryProgress, EngineProgress, Progress, publish_progress
 
 World = Any
@@ -127,8 +128,8 @@ def test_a_run_is_followed_through_its_stages_to_its_end(running: Running, capsy
     lines = follow(workspace, [lambda: publish_progress(first.folder, progress()), goes_on, next_stage, end], capsys)
     assert lines == [
         "generate: 0:00 so far, engines start",
-        "generate: 6 of 22 answers (27.2%), 34 tok/s, 1 rejected, 0:20 ± 0:03 min left",
-        "generate: 21 of 22 answers (95.4%), 34 tok/s, 1 rejected, 0:20 ± 0:03 min left",
+        "generate: 6 of 22 answers (27.3%), 34 tok/s, 1 rejected, 0:20 ± 0:03 min left",
+        "generate: 21 of 22 answers (95.5%), 34 tok/s, 1 rejected, 0:20 ± 0:03 min left",
         "generate done in 0:00: 20 of 22 answers accepted, 1 rejected, 340 tokens",
         "extract: 0:00 so far",
         "extract done in 0:00",
@@ -207,6 +208,22 @@ def test_a_run_of_an_earlier_coordinator_is_not_the_present_ones(running: Runnin
     assert status_lines(workspace)[-2:] == [f"running now: {scene.owner}", "no stage has begun yet"]
 
 
+def test_what_a_run_warns_of_is_said_once_where_it_runs_and_stays_where_it_is_watched(
+    running: Running, capsys: Any
+) -> None:
+    warned = msgspec.structs.replace(progress(), warnings=["coding: 24 of 24 answers rejected so far"])
+    with GenerationScreen() as screen:
+        for shown in (progress(), warned, warned):
+            screen.show(shown)
+    said = [line.strip() for line in capsys.readouterr().err.splitlines()]
+    assert said.count("warning: coding: 24 of 24 answers rejected so far") == 1
+    workspace, _ = running
+    publish_progress(Stage(workspace).folder, warned)
+    seen = WatchScreen(workspace, 1.0)
+    seen.see(look(workspace))
+    assert "warning: coding: 24 of 24 answers rejected so far" in seen.lines(80, 24)
+
+
 def test_a_run_on_another_machine_runs_for_as_long_as_it_is_heard_of(built: World) -> None:
     workspace = built.workspace
     stage = Stage(workspace)
@@ -242,7 +259,7 @@ def test_status_shows_the_line_of_a_run_that_goes_on(running: Running) -> None:
     publish_progress(stage.folder, progress())
     before = everything(workspace.root)
     lines = status_lines(workspace)
-    assert lines[-1] == "generate: 6 of 22 answers (27.2%), 34 tok/s, 1 rejected, 0:20 ± 0:03 min left"
+    assert lines[-1] == "generate: 6 of 22 answers (27.3%), 34 tok/s, 1 rejected, 0:20 ± 0:03 min left"
     assert everything(workspace.root) == before
 
 
@@ -299,7 +316,7 @@ def test_without_a_terminal_a_run_prints_a_line_a_minute_and_at_once_that_it_sto
         screen.show(progress(stopping=True))
     lines = [line.strip() for line in capsys.readouterr().err.splitlines()]
     assert lines == [
-        *["6 of 22 answers (27.2%), 34 tok/s, 1 rejected, 0:20 ± 0:03 min left"] * 2,
+        *["6 of 22 answers (27.3%), 34 tok/s, 1 rejected, 0:20 ± 0:03 min left"] * 2,
         "stopping: 4 in flight, waits 2 min at most; Ctrl-C again stops at once",
     ]
 

@@ -41,7 +41,9 @@ class FakeHandler:
             case "env":
                 return os.environ.get(rest, "unset").encode()
             case "raise":
-                raise ValueError(f"first line\n{rest}")
+                raise ValueError(f"{rest}\nsecond line")
+            case "cancelled":
+                raise asyncio.CancelledError
             case "crash":
                 os.kill(os.getpid(), signal.SIGSEGV)
             case "until-closed":
@@ -69,7 +71,7 @@ def create(config: bytes, emit: Callable[[bytes], None]) -> FakeHandler:
     settings = json.loads(config or b"{}")
     if settings.get("fail"):
         print("loading weights", flush=True)
-        raise RuntimeError(f"a long story\nno weights in {settings['fail']}")
+        raise RuntimeError(f"no weights in {settings['fail']}\na long story")
     if settings.get("die"):
         print("about to die", flush=True)
         os._exit(3)

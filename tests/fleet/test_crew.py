@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from fleet.crew import Worker
 from fleet.devices import Device
 from fleet.messages import FromWorker, Item, Ready, Result, Start, ToWorker
-from fleet.pool import Done, Pool
+from fleet.pool import Done, Pool, PoolError, StartError
 
 
 class Unreachable:
@@ -62,5 +64,38 @@ def test_a_dead_workers_late_results_are_dropped() -> None:
             assert (outcome.payload, outcome.worker_number, outcome.crashes) == (b"in time", 2, 1)
             await asyncio.sleep(0)
             assert await pool.next_outcome() is None
+
+    asyncio.run(asyncio.wait_for(work(), 10))
+
+
+class Killed(Unreachable):
+    """Comes up `ups` times, prints nothing that tells, and is killed."""
+
+    ups = 0
+
+    def __init__(self, number: int, device: Device, **how: object) -> None:
+        self.number, self.device, self.log_path, self.pid = number, device, Path(), None
+        told: Callable[[Worker, FromWorker], None] = how["on_message"]  # type: ignore[assignment]
+        died: Callable[[Worker, str], None] = how["on_death"]  # type: ignore[assignment]
+        loop = asyncio.get_running_loop()
+        if number <= self.ups:
+            loop.call_soon(told, self, Ready(4))
+        loop.call_soon(died, self, "killed by signal 9")
+
+
+class KilledLater(Killed):
+    ups = 1
+
+
+@pytest.mark.parametrize(("launch", "at_start"), [(Killed, True), (KilledLater, False)])
+def test_a_death_without_last_words_is_its_signal_alone_and_a_failed_start_is_told_apart(
+    launch: type[Killed], at_start: bool
+) -> None:
+    async def work() -> None:
+        with pytest.raises(PoolError, match=r"killed by signal 9$") as caught:
+            async with Pool("no:factory", lambda _: b"", [Device("cpu", 0)], launch=launch, worker_restarts=0) as pool:
+                pool.submit("a", b"")
+                await pool.next_outcome()
+        assert isinstance(caught.value, StartError) == at_start
 
     asyncio.run(asyncio.wait_for(work(), 10))

@@ -208,6 +208,20 @@ def test_a_broken_handler_ends_its_process(place: Place) -> None:
     run(work())
 
 
+def test_an_item_that_is_cancelled_within_its_worker_is_not_waited_for_for_ever(place: Place) -> None:
+    async def work() -> None:
+        async with Pool(
+            "fake_handler:create", config(), place.devices[:1], item_crashes=1, launch=place.launch
+        ) as pool:
+            pool.submit("cancelled", b"cancelled")
+            outcome = (await collect(pool))["cancelled"]
+            assert isinstance(outcome, Failed)
+            assert outcome.set_aside
+            assert "worker ends: CancelledError" in outcome.error
+
+    run(work())
+
+
 @pytest.mark.parametrize("how", ["stopped", "blocked"])
 def test_a_silent_worker_is_replaced(how: str, place: Place) -> None:
     async def work() -> None:

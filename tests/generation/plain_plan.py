@@ -29,6 +29,8 @@ class Ended:
     reason: str | None = None
     finish_reason: str | None = "stop"
     notes: tuple[str, ...] = ()
+    place: int | None = None
+    """Where it stands among all answers in the order in which they were written; None where that is not looked at."""
 
 
 @dataclass(frozen=True)
@@ -126,13 +128,8 @@ def taken_from_elsewhere(turns: list[Wanted], family_id: str, done: Done, finish
                 first = next((usable[other, turn.turn] for other in others if (other, turn.turn) in usable), None)
                 taken |= {} if first is None else {turn.turn: first}
     elif turns and not is_own(turns[0]):
-        best: list[Finished] = []
-        for other in others:
-            chain = []
-            while (other, len(chain)) in usable:
-                chain.append(usable[other, len(chain)])
-            best = chain if len(chain) > len(best) else best
-        taken = {one.turn: one for one in best}
+        whole = [other for other in others if all((other, turn.turn) in usable for turn in turns)]
+        taken = {turn.turn: usable[whole[0], turn.turn] for turn in turns} if whole else {}
     return [
         replace(turn, recipe_id=taken[turn.turn].recipe_id, response_id=taken[turn.turn].response_id)
         if turn.turn in taken
@@ -143,29 +140,36 @@ def taken_from_elsewhere(turns: list[Wanted], family_id: str, done: Done, finish
 
 def judged(turns: list[Wanted], done: Done, manifest: Manifest, retry: set[str]) -> list[Wanted]:
     """One conversation's turns with their states."""
-    found = []
-    ended = False  # by an earlier turn
+    found: list[Wanted] = []
+    broken = ended = False  # by an earlier turn that does not count; by one that the build will not have
+    written = -1  # where the turn before stands
     for turn in turns:
         own = manifest.generation.for_category(turn.category)
         rejects = set(own.reject or ())
         end = done.get(turn.response_id)
         left_out = None
         if turn.imported_from is not None:
-            state = "accepted"
-        elif end is not None and end.accepted:
+            found.append(replace(turn, state="accepted"))
+            continue
+        if end is not None and end.accepted:
             noted = next((note for note in end.notes if note in rejects), None)
             cut = own.truncated == "drop" and end.finish_reason == "length"
-            left_out = "truncated" if cut else noted
+            stale = not turn.recorded and end.place is not None and end.place < written
+            left_out = "truncated" if cut else noted or (EARLIER if broken or stale else None)
             state = "left_out" if left_out else "accepted"
         elif end is not None and not (
             end.reason in {EARLIER, *retry}
             or (end.reason == "truncated" and own.truncated != "drop")
             or (end.reason in CHECKS and end.reason not in rejects)
         ):
-            state = "rejected"
-            ended = ended or not turn.recorded
+            state, left_out = "rejected", end.reason
+        elif ended:
+            state, left_out = "rejected", EARLIER
         else:
-            state = "rejected" if ended else "to_make"
+            state = "to_make"
+        written = -1 if end is None or end.place is None else end.place
+        broken = not turn.recorded and (broken or state != "accepted")
+        ended = not turn.recorded and (ended or state in ("left_out", "rejected"))
         found.append(replace(turn, state=state, left_out=left_out))
     return found
 
@@ -174,7 +178,7 @@ def done_frame(done: Done) -> pl.DataFrame:
     """As plan_generation is given it."""
     rows = [
         (response_id, one.reason, one.finish_reason if one.accepted else None, one.accepted,
-         list(one.notes) if one.accepted else None)
+         list(one.notes) if one.accepted else None, one.place)
         for response_id, one in done.items()
     ]  # fmt: skip
     return pl.DataFrame(rows, schema=done_schema(), orient="row")

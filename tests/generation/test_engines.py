@@ -125,6 +125,19 @@ def test_an_engine_with_fewer_than_it_runs_while_work_is_left_is_starved(world: 
     assert [values["running"] for _, device, values in crew.log.samples if device == "cuda:0"] == [3] * 4
 
 
+def test_an_engine_has_a_row_from_the_first_moment_and_again_while_it_is_started_anew(world: World) -> None:
+    crew = Crew(world)
+    rows = crew.tally.engines
+    assert {label: one.starting for label, one in rows.items()} == {"cuda:0": True, "cuda:1": True}
+    crew.start(DEVICES[0])
+    crew.say(DEVICES[0], ready())
+    crew.sample(DEVICES[0], 4, 2)
+    assert (rows["cuda:0"].starting, rows["cuda:0"].running) == (False, 4)
+    crew.start(DEVICES[0])
+    assert (rows["cuda:0"].starting, rows["cuda:0"].running) == (True, 0)
+    assert rows["cuda:0"].heard_at > 0
+
+
 @pytest.mark.parametrize("full", [(3, 1), (4, 0), (4, 9)])
 def test_a_full_engine_and_the_end_of_a_run_are_no_starving(world: World, full: tuple[int, int]) -> None:
     crew = Crew(world)

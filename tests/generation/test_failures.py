@@ -114,6 +114,9 @@ def test_a_worker_that_is_killed_in_mid_run_costs_no_answer(world: World) -> Non
     assert "engine_crashed" not in counts
     seeds = query(world.workspace, "SELECT DISTINCT seed FROM responses").height
     assert seeds == 3  # two engines, and the one that took the place of the killed one
+    (event,) = events(world, "worker_died")
+    assert "its process ended; its work goes back" in event
+    assert any("died once and was started again; no answer is lost" in warning for warning in summary.warnings)
 
 
 @pytest.mark.parametrize(

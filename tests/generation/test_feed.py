@@ -22,7 +22,7 @@ from generation.order import expected_tokens, feed_order
 
 LEFT = {
     "prompt_id": pl.String, "replica": pl.Int32, "category": pl.String, "recipe_id": pl.String, "turn": pl.Int32,
-    "response_id": pl.String, "recorded": pl.Boolean,
+    "response_id": pl.String, "recorded": pl.Boolean, "holdout": pl.Boolean,
 }  # fmt: skip
 BUDGETS = {"short": 8, "long": 4000}
 NOTHING = pl.DataFrame(
@@ -37,7 +37,7 @@ class Left:
         """(prompt, replica, recipe, recorded, turns, prefix_key) of each row of a build."""
         unique = {(prompt, replica): rest for prompt, replica, *rest in rows}
         answers = [
-            (f"p{p}", r, f"c{p % 2}", recipe, turn, f"{p}/{r}/{turn}", recorded)
+            (f"p{p}", r, f"c{p % 2}", recipe, turn, f"{p}/{r}/{turn}", recorded, p % 3 == 0)
             for (p, r), (recipe, recorded, turns, _) in unique.items()
             for turn in sorted(set(turns))
         ]

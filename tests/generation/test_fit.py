@@ -338,3 +338,32 @@ def test_a_manifest_says_how_the_model_is_run(tmp_path: Path) -> None:
     assert wide is not None
     assert narrow is not None
     assert wide.kv_bytes_per_layer == 2 * narrow.kv_bytes_per_layer
+
+
+@given(st.integers(16, 200_000), st.integers(0, 8))
+def test_a_sequence_that_is_too_long_is_told_apart_from_weights_that_are_too_large(longest: int, space: int) -> None:
+    fit = cpu_fit(
+        memory_bytes=64 * GIB,
+        weights_bytes=GIB,
+        shape=cache_shape(LLAMA_8B),
+        kv_space_gib=space,
+        max_model_len=longest,
+    )
+    shape = cache_shape(LLAMA_8B)
+    assert shape is not None
+    lines = "\n".join(fit.lines())
+    assert ("does not fit" in lines or "does not:" in lines) != fit.fits
+    if fit.fits or not space:
+        assert fit.longest is None
+        return
+    assert fit.longest is not None
+    assert shape.sequence_bytes(fit.longest) <= space * GIB < shape.sequence_bytes(fit.longest + 1)
+    assert f"lower target.max_model_len to about {fit.longest:,} at most" in lines
+    assert all(len(line) <= 61 for line in fit.lines())
+
+
+def test_weights_beyond_a_cores_memory_are_no_matter_of_length() -> None:
+    fit = cpu_fit(
+        memory_bytes=2 * GIB, weights_bytes=2 * GIB, shape=cache_shape(LLAMA_8B), kv_space_gib=1, max_model_len=100_000
+    )
+    assert fit.lines() == ["2.1 GB of weights: does not fit"]

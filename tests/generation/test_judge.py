@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from generation.checks import NOTES
-from generation.judge import RETRY_FACTOR, Verdict, budget, judge
+from generation.judge import RETRY_FACTOR, Verdict, budget, fault, judge
+from generation.messages import GenerateResult, pack_ids
 from generation.plan import CHECKS, Policy
 
 POLICIES = ("keep", "drop", "retry")
@@ -93,3 +97,30 @@ def test_a_budget_never_leaves_the_context(prompt_tokens: int, max_tokens: int, 
     assert tokens <= max_tokens
     assert prompt_tokens + tokens <= max_model_len
     assert tokens in (max_tokens, max_model_len - prompt_tokens)
+
+
+RESULT = GenerateResult(
+    response_id="r", attempt=0, token_ids=pack_ids([5, 6, 7]), text="", finish_reason="stop", stop_reason=None,
+    queued_at=1.0, started_at=1.0, first_token_at=1.0, ended_at=2.0, engine="e", seed=0, logprobs=b"\0" * 12,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, None),
+        ({"logprobs": None}, None),
+        ({"token_ids": b"", "logprobs": None, "finish_reason": "abort"}, None),
+        ({"response_id": "s"}, "the answer is of s, attempt 0"),
+        ({"attempt": 1}, "the answer is of r, attempt 1"),
+        ({"token_ids": b"", "logprobs": None}, "0 bytes are not 1 to 3 token ids"),
+        ({"token_ids": pack_ids([5, 6, 7, 8]), "logprobs": None}, "16 bytes are not 1 to 3 token ids"),
+        ({"token_ids": b"12345", "logprobs": None}, "5 bytes are not 1 to 3 token ids"),
+        ({"token_ids": pack_ids([5, -1]), "logprobs": None}, "holds a negative token id"),
+        ({"logprobs": b"\0" * 8}, "3 tokens and 2 log-probabilities"),
+        ({"ended_at": float("nan")}, "times are no times"),
+    ],
+)
+def test_an_answer_that_cannot_be_one_is_the_engine_s_error(change: dict[str, Any], said: str | None) -> None:
+    found = fault(msgspec.structs.replace(RESULT, **change), "r", 0, 3)
+    assert (found is None) if said is None else (said in str(found))

@@ -104,7 +104,7 @@ table_rows = st.tuples(st.sampled_from(CATEGORIES), st.integers(1, 4), st.boolea
 tables = st.lists(table_rows, min_size=1, max_size=20)
 ends = st.one_of(
     st.builds(Ended, st.just(True), st.none(), st.sampled_from(["stop", "length"]),
-              st.lists(st.sampled_from(CHECKS), max_size=2, unique=True).map(tuple)),
+              st.lists(st.sampled_from(CHECKS), max_size=2, unique=True).map(tuple), st.integers(0, 9)),
     st.builds(Ended, st.just(False), st.sampled_from([*CHECKS, "truncated", EARLIER, "ended_abort", "engine_error"]),
               st.none()),
 )  # fmt: skip
@@ -388,7 +388,7 @@ def test_what_is_taken_from_other_budgets_is_what_the_plain_plan_takes(rows: lis
         assert set(taken["response_id"]) <= fits
         if not part["recorded"].any():
             assert taken["recipe_id"].n_unique() <= 1
-            assert taken["turn"].to_list() == list(range(taken.height))
+            assert taken.height in (0, part.height)  # a conversation is taken whole
             if part["state"][0] == "accepted" and part["recipe_id"][0] == recipe_id:
                 assert taken.height == 0
     nothing = planned(rows, own, finished=[], max_tokens=25)

@@ -10,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from generation.progress import (
+    FEW,
     PROGRESS_FILE,
     RATE_WINDOW_S,
+    Baseline,
+    CategoryProgress,
     EngineProgress,
     Progress,
     Tally,
@@ -47,7 +50,7 @@ def test_counts_add_up(said: list[tuple[str, str, int]]) -> None:
             case "accept":
                 one.accept(category, tokens, truncated=tokens % 2 == 0)
             case "reject" | "fail":
-                one.reject(category, f"why {tokens % 3}", tokens, failed=what == "fail")
+                one.reject(category, f"why {tokens % 3}", tokens, failed=what == "fail", truncated=tokens % 2 == 0)
             case "spend":
                 one.spend(tokens)
             case _:
@@ -60,7 +63,8 @@ def test_counts_add_up(said: list[tuple[str, str, int]]) -> None:
     assert progress.finished == progress.accepted + progress.rejected
     assert progress.tokens == sum(tokens for what, _, tokens in said if what != "want")
     assert progress.total == 100 + sum(tokens for what, _, tokens in said if what == "want")
-    assert progress.truncated == sum(what == "accept" and tokens % 2 == 0 for what, _, tokens in said)
+    ended = [tokens for what, _, tokens in said if what in ("accept", "reject", "fail")]
+    assert progress.truncated == sum(tokens % 2 == 0 for tokens in ended)
     of = progress.categories.values()
     assert (sum(c.wanted for c in of), sum(c.accepted for c in of), sum(c.rejected for c in of)) == (
         progress.total, progress.accepted, progress.rejected,
@@ -74,6 +78,65 @@ def test_nothing_is_said_of_the_time_left_before_anything_is_known() -> None:
     only_failures = tally(coding=5)
     only_failures.reject("coding", "engine_error", 0, failed=True)
     assert seen(only_failures, 101.0).left_s is None
+
+
+def test_the_time_left_is_unknown_until_lengths_and_rate_are_both_measured() -> None:
+    few_answers = tally(coding=51)
+    few_answers.accept("coding", 30, truncated=False)
+    for second in range(60):
+        assert seen(few_answers, 101.0 + second).left_s is None
+    fresh = tally(coding=51)
+    for _ in range(FEW + 12):
+        fresh.accept("coding", 30, truncated=False)
+    assert seen(fresh, 101.0).left_s is None
+    known = []
+    for second in range(30):
+        fresh.accept("coding", 30, truncated=False)
+        known.append(seen(fresh, 102.0 + second).left_s is not None)
+    assert known == sorted(known)
+    assert known[-1]
+
+
+def test_what_the_build_had_before_is_counted_in_and_the_runs_own_counts_are_its_own() -> None:
+    had = {
+        "coding": CategoryProgress(wanted=12, accepted=10, rejected=2, truncated=3, target=40.0, got=9.0),
+        "math": CategoryProgress(target=10.0),
+    }
+    one = tally(coding=43)
+    one.baseline = Baseline(had, failed=1)
+    first = seen(one, 110.0)
+    assert (first.finished, first.total, first.before, first.failed, first.truncated) == (12, 55, 12, 1, 3)
+    one.accept("coding", 7, truncated=True)
+    one.accept("coding", 7, truncated=False, first=False)
+    one.accept("coding", 7, truncated=False, holdout=True)
+    one.reject("coding", "truncated", 7, failed=False, truncated=True)
+    progress = seen(one, 120.0)
+    assert (progress.finished, progress.total, progress.truncated) == (16, 55, 5)
+    assert (one.accepted, one.rejected) == (3, 1)
+    assert progress.categories["coding"].got == 10.0  # neither a later turn nor what is held out
+    assert progress.categories["math"] == had["math"]
+    in_tokens = tally(coding=5)
+    in_tokens.baseline = Baseline(had, in_tokens=True)
+    in_tokens.accept("coding", 7, truncated=False, first=False)
+    in_tokens.accept("coding", 7, truncated=False, holdout=True)
+    assert seen(in_tokens, 110.0).categories["coding"].got == 16.0
+
+
+def test_a_prompt_whose_turns_are_asked_by_themselves_counts_once() -> None:
+    one = tally(coding=5)
+    one.baseline = Baseline(begun=frozenset({("old", 0)}))
+    rows = [("old", 0), ("new", 0), ("new", 1), ("new", 0)]
+    assert [one.begins(*row) for row in rows] == [False, True, True, False]
+
+
+def test_an_engine_with_nothing_in_flight_runs_nothing_whatever_its_last_sample_said() -> None:
+    one = tally(coding=5)
+    one.engines["a"] = EngineProgress(device="a", running=3, waiting=5, tokens_per_s=9.0, max_num_seqs=4, kv_use=0.5)
+    one.engines["b"] = EngineProgress(device="b", starting=True, heard_at=7.0)
+    busy, done = (one.progress(120.0, 1e9, in_flight=in_flight, queued=0).engines for in_flight in (1, 0))
+    assert (busy[0].running, busy[0].waiting) == (3, 5)
+    assert (done[0].running, done[0].waiting, done[0].tokens_per_s, done[0].max_num_seqs) == (0, 0, 0.0, 4)
+    assert done[1] == busy[1] == one.engines["b"]
 
 
 def test_a_steady_run_knows_its_end() -> None:
@@ -111,12 +174,12 @@ def test_the_error_covers_the_truth_most_of_the_time() -> None:
         one = tally(coding=len(lengths))
         now_s = 100.0
         for length in lengths[:150]:
-            now_s += length / 1000  # 1,000 tokens a second
+            now_s += length / 250  # tokens a second
             one.accept("coding", length, truncated=False)
             progress = seen(one, now_s)
         assert progress.left_s is not None
         assert progress.left_error_s is not None
-        truth_s = sum(lengths[150:]) / 1000
+        truth_s = sum(lengths[150:]) / 250
         inside += abs(progress.left_s - truth_s) <= progress.left_error_s
         assert progress.left_error_s < truth_s
     assert inside >= 34
@@ -124,8 +187,9 @@ def test_the_error_covers_the_truth_most_of_the_time() -> None:
 
 def test_a_category_with_few_answers_is_judged_by_all() -> None:
     one = tally(coding=100, math=10)
-    for _ in range(90):
+    for second in range(90):
         one.accept("coding", 100, truncated=False)
+        seen(one, 100.0 + second)
     one.accept("math", 5, truncated=False)
     progress = seen(one, 200.0)
     mean = (90 * 100 + 5) / 91

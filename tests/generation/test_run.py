@@ -190,7 +190,8 @@ def test_an_engine_that_does_not_start_is_one_line(world: World) -> None:
     with pytest.raises(UserError) as caught:
         world.tell(manifest)
     assert "the fake engine does not start" in str(caught.value)
-    assert "run the same command to resume" in str(caught.value)
+    assert "mend that first" in str(caught.value)
+    assert "to resume" not in str(caught.value)
     assert "\n" not in str(caught.value)
     assert world.tell(story(world, ["question"])).accepted >= 0
 

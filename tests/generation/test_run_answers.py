@@ -194,24 +194,28 @@ def test_turns_that_are_asked_again_and_rejected_for_another_reason_are_not_aske
     assert world.tell(milder) is None
 
 
-def test_a_turn_whose_shard_was_lost_is_asked_again_and_those_behind_it_stay(world: World) -> None:
+def test_a_turn_whose_shard_was_lost_is_asked_again_and_those_behind_it_leave(world: World) -> None:
     manifest = story(world, [["a", "b", "c", "d"]], extra={"mean_tokens": 20}, reject=[])
     with open_ledger(world.workspace, "run") as ledger:
         plan = world.plan(manifest)
         commit_build(plan, world.workspace, ledger)
         world.generate(manifest, plan, ledger)
-        whole = ledger.rows("SELECT turn, response_id FROM responses ORDER BY turn")
         texts = {row["turn"]: row["text"] for row in _texts(world, ledger)}
         ledger.call(lambda c: c.execute("DELETE FROM responses WHERE turn IN (1, 3)"))
-        assert world.generation(manifest, plan, ledger).left["turn"].to_list() == [1, 3]
+        assert world.generation(manifest, plan, ledger).left["turn"].to_list() == [1]
         world.generate(manifest, plan, ledger)
-        assert ledger.rows("SELECT turn, response_id FROM responses ORDER BY turn") == whole
+        assert world.generate(manifest, plan, ledger) is None
+        states = ledger.rows("SELECT turn, state, reason FROM provenance ORDER BY turn")
+        behind = "earlier_turn_rejected"  # turn 2 was an answer to the turn that is gone
+        assert states == [
+            (0, "accepted", None), (1, "accepted", None), (2, "left_out", behind), (3, "unfinished", behind),
+        ]  # fmt: skip
         now = {row["turn"]: row for row in _texts(world, ledger)}
     assert (now[0]["text"], now[2]["text"]) == (texts[0], texts[2])
     shown: list[dict[str, str]] = []
-    for turn, asked in enumerate("abcd"):
+    for turn, asked in enumerate("ab"):
         shown.append({"role": "user", "content": asked})
-        if turn in (1, 3):
+        if turn == 1:
             assert list(now[turn]["prompt_token_ids"]) == world.words.encode([world.words.text(shown, (), False)])[0]
         shown.append({"role": "assistant", "content": now[turn]["text"]})
 
@@ -266,8 +270,8 @@ def test_a_larger_budget_takes_over_what_stopped_by_itself_and_makes_the_rest_ag
     world.tell(short)
     before = answers(world)
     talks = before.sort("turn").group_by("prompt_id").agg("finish_reason")["finish_reason"].to_list()
-    kept = sum(next((i for i, one in enumerate(talk) if one != "stop"), len(talk)) for talk in talks)
-    assert 0 < kept < before.height
+    kept = sum(len(talk) for talk in talks if set(talk) == {"stop"})  # a conversation is taken whole
+    assert 0 < kept < sum(talk[0] == "stop" for talk in talks) + sum(talk[1:] == ["stop"] for talk in talks)
     long = story(world, chats, max_tokens=12, reject=[], reuse="finished")
     with open_ledger(world.workspace, "run") as ledger:
         plan = world.plan(long)

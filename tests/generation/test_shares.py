@@ -24,6 +24,7 @@ from draftmill import pipeline
 from draftmill.app import run_app
 from fleet.devices import Device
 from fleet.interrupt import Interrupt
+from generation.progress import read_progress
 from generation.run import RunSummary
 from generation.shares import Shares
 from generation.stage import load_feed, load_prompts
@@ -160,7 +161,11 @@ def test_a_category_that_stays_short_ends_in_one_table_and_exit_2_and_keeps_its_
     assert code == 2, said
     (at,) = [i for i, line in enumerate(said) if "miss their shares by more than mix.tolerance" in line]
     assert said[at].startswith("draftmill: small: ")
-    assert "All answers are kept. Add a source" in said[at]
+    lost = counted(world, "SELECT count(*) FROM responses WHERE reason IS NOT NULL AND response_id IN "
+                   "(SELECT response_id FROM build_responses WHERE category = 'coding')")  # fmt: skip
+    assert f"All answers are kept. coding: {lost} of 50 answers rejected, " in said[at]
+    cures = "raise generation.by_category.coding.max_tokens (6) or set generation.by_category.coding.truncated: keep. "
+    assert f"truncated; {cures}Or add a source, set mix.reserve" in said[at]
     header, *table = [line.split() for line in said[at + 1 : at + 4]]
     assert header == ["target", "asked", "accepted", "share", "declared"]
     shown = {name: (int(target), int(asked), int(accepted)) for name, target, asked, accepted, *_ in table}
@@ -182,12 +187,29 @@ def test_a_category_that_stays_short_ends_in_one_table_and_exit_2_and_keeps_its_
     assert counted(world, "SELECT count(*) - count(DISTINCT response_id) FROM responses") == 0
 
 
+def test_where_no_answer_is_accepted_the_error_says_what_cures_that(world: World, command: Any) -> None:
+    losing = {"max_tokens": 1, "truncated": "drop", "by_category": {}}
+    world.write("none.yaml", **body(world, coding=100, generation=losing))
+    code, said = command("none.yaml", "--limit", "30")
+    assert code == 2, said
+    assert "no answer was accepted" in said[-1]
+    assert "coding: " in said[-1]
+    assert "raise generation.max_tokens (1) or set generation.truncated: keep." in said[-1]
+
+
 def test_a_limit_tops_nothing_up(world: World, command: Any) -> None:
     world.write("mix.yaml", **body(world, coding=200))
     code, said = command("mix.yaml", "--limit", "30")
     assert code == 0, said
     assert counted(world, "SELECT count(*) FROM responses") == 30
     assert counted(world, "SELECT max(round) FROM selections") == 0
+    # what it made is the ground of the next run's counts
+    command("mix.yaml", "--limit", "10")
+    newest = max((world.workspace.root / "runs").iterdir(), key=lambda path: path.name)
+    shown = read_progress(newest)
+    assert shown is not None
+    assert (shown.before, shown.finished) == (30, 40)
+    assert shown.categories["coding"].target == 40.0
 
 
 def test_rescaled_shares_hold_among_the_accepted_and_the_surplus_is_left_out(world: World) -> None:
@@ -213,6 +235,13 @@ def test_with_repeat_a_short_category_is_asked_in_replicas(world: World) -> None
     most = dict(replicas.iter_rows())
     assert 0 < most["coding"] < 6
     assert most["general"] == 0
+    for category, rows, prompts, percent in query(
+        world.workspace,
+        "SELECT category, sum(rows), sum(prompts), 100 * sum(share_prompts) FROM composition "
+        "WHERE stage = 'accepted' GROUP BY category",
+    ).iter_rows():
+        assert prompts == rows  # one turn each: a prompt that is sampled twice counts twice, as in the target
+        assert percent == pytest.approx(50, abs=2), category
     nothing_is_left_to_do(world, manifest, ended)
 
 
@@ -235,6 +264,52 @@ def test_shares_of_response_tokens_are_corrected_by_measured_means(world: World)
     assert accepted_prompts(world)["coding"] > 60
     assert ended.lines[0].split() == ["target", "asked", "accepted", "tokens", "share", "declared"]
     nothing_is_left_to_do(world, manifest, ended)
+
+
+@pytest.mark.parametrize("history", ["regenerated", "recorded"])
+@pytest.mark.parametrize("unit", ["prompts", "response_tokens"])
+def test_shares_that_are_shown_live_are_those_of_the_final_table_whatever_earlier_runs_made(
+    world: World, unit: str, history: str
+) -> None:
+    """Conversations, a holdout, rejected answers, a first run of a part: then the last value shown is the table."""
+    turns = [{"role": role, "content": f"{role} says"} for role in ("user", "assistant")]
+    for name, count in (("code", 60), ("talk", 40)):
+        rows = [
+            {"messages": [*(turns if i % 3 else []), {"role": "user", "content": f"{name} question {i}"}]}
+            for i in range(count)
+        ]
+        world.jsonl(f"{name}.jsonl", rows)
+    sources = [
+        {"name": name, "path": f"{name}.jsonl", "category": category, "history": history}
+        for name, category in (("code", "coding"), ("talk", "general"))
+    ]
+    mix: dict[str, Any] = {"total": 60, "shares": {"coding": 2, "general": 1}, "holdout": 0.2, "tolerance": 100.0}
+    if unit == "response_tokens":
+        mix |= {"unit": unit, "total": 300, "mean_response_tokens": {"coding": 5.0, "general": 5.0}}
+    manifest = world.manifest(
+        sources=sources, mix=mix, engine={"max_num_seqs": 4, "extra": {"mean_tokens": 6}},
+        generation={"max_tokens": 6, "truncated": "keep"},
+    )  # fmt: skip
+    with open_ledger(world.workspace, "run") as ledger:
+        plan = world.plan(manifest)
+        commit_build(plan, world.workspace, ledger)
+        world.generate(manifest, plan, ledger, limit=20)
+        # of half of the conversations the last turn is not there yet
+        ledger.call(lambda c: c.execute("DELETE FROM responses WHERE turn = 1 AND hash(response_id) % 2 = 0"))
+        before = world.generation(manifest, plan, ledger)
+        had = shares_of(world, manifest, plan, ledger).standings()
+        shown: list[Any] = []
+        world.generate(manifest, plan, ledger, report=shown.append)
+        whole = world.generation(manifest, plan, ledger)
+        standings = shares_of(world, manifest, plan, ledger).standings()
+    first, last = shown[0], shown[-1]
+    assert first.before == before.accepted + before.rejected > 10
+    assert (last.finished, last.total) == (whole.answers.height,) * 2
+    assert (last.accepted, last.rejected) == (whole.accepted, whole.rejected)
+    assert last.truncated == counted(world, "SELECT count(*) FROM responses WHERE finish_reason = 'length'") > 0
+    for category, standing in standings.items():
+        assert had[category].got < standing.got == last.categories[category].got
+        assert standing.target == last.categories[category].target
 
 
 def test_a_top_up_that_is_interrupted_is_resumed(world: World) -> None:
