@@ -168,6 +168,8 @@ class World:
         chosen = [Device("cpu", number) for number in range(devices)]
         top_up = shares.top_up if topped_up else None
         summary = asyncio.run(run.run(feed, chosen, Interrupt(), report, top_up))
+        if summary.rejected:
+            shares.judge()
         log.finish("done")
         return summary
 

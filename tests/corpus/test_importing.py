@@ -149,7 +149,7 @@ def test_composition_says_what_is_in_it_and_unfinished_what_is_not(world: World)
         world.workspace, "SELECT stage, category, rows, prompts, response_tokens FROM composition ORDER BY ALL"
     )
     assert rows.rows() == [
-        ("accepted", "coding", 2, 1, None), ("accepted", "general", 2, 1, None), ("accepted", "math", 1, 1, None),
+        ("accepted", "coding", 2, 1, None), ("accepted", "general", 2, 2, None), ("accepted", "math", 1, 1, None),
         ("selected", "coding", 1, 1, None), ("selected", "general", 2, 2, None), ("selected", "math", 2, 2, None),
     ]  # fmt: skip
     why = query(world.workspace, "SELECT why, count(*) FROM unfinished GROUP BY ALL ORDER BY 1")
