@@ -47,6 +47,7 @@ import numpy as np
 
 from corpus.gguf import ensure_converted
 from corpus.layers import draft_layer_ids
+from corpus.token_ids import pack_ids
 from extraction.budget import Budgets, bands_of
 from extraction.items import plan_items
 from extraction.messages import (
@@ -58,7 +59,6 @@ from extraction.messages import (
     ExtractReceipt,
     ExtractRow,
     decode_event,
-    pack_ids,
 )
 from extraction.plan import Batch, Cut, cut_of, plan_batches
 from extraction.stage import ID_BYTES

@@ -27,10 +27,11 @@ import numpy as np
 import polars as pl
 
 from corpus.gguf import ensure_converted
+from corpus.token_ids import pack_ids
 from fleet.devices import Device
 from fleet.pool import Pool
 from generation.engine import start_engine
-from generation.messages import EngineConfig, GenerateItem, encode, pack_ids
+from generation.messages import EngineConfig, GenerateItem, encode
 from generation.meter import Meter
 from generation.order import feed_order
 from generation.simulator import (

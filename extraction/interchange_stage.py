@@ -10,9 +10,10 @@ from corpus.artefacts import TEMPORARY_SUFFIX, read_description
 from corpus.errors import UserError
 from corpus.ledger.writer import Readable
 from corpus.manifest import Manifest
+from corpus.model_config import text_config
 from corpus.target import ResolvedTarget
 from extraction.interchange import DESCRIPTION, FORMAT, STATES, Capture, Found, InterchangePlan, plan_interchange
-from extraction.stage import plan_capture, text_config
+from extraction.stage import plan_capture
 
 if TYPE_CHECKING:
     import polars as pl
@@ -42,7 +43,7 @@ def load_interchange(
     section = manifest.extraction
     capture = Capture(
         capture_id, told_target or target.target.model, target.revision, layer_ids, section.final_state,
-        int(text_config(target)["hidden_size"]), section.dtype,
+        int(text_config(target.config)["hidden_size"]), section.dtype,
     )  # fmt: skip
     rows, not_captured = _captured_rows(ledger, build_id, capture_id, limit)
     found, free_bytes = read_folder(folder), shutil.disk_usage(_existing(folder)).free

@@ -7,9 +7,6 @@ write shards and never open the ledger. No torch here: the coordinator imports t
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
-
 import msgspec
 
 from corpus.canonical import digest
@@ -155,18 +152,6 @@ class ExtractReceipt(msgspec.Struct, frozen=True, kw_only=True):
 def shard_name(capture_id: str, response_ids: list[str]) -> str:
     """The file of these rows: an item that is done again overwrites the same one."""
     return f"{digest('shard', [capture_id, response_ids])}.safetensors"
-
-
-def pack_ids(*parts: Sequence[int]) -> bytes:
-    """Token ids, one part after another, as int32."""
-    return b"".join(array("i", part).tobytes() for part in parts)
-
-
-def unpack_ids(packed: bytes) -> list[int]:
-    """The inverse."""
-    ids = array("i")
-    ids.frombytes(packed)
-    return ids.tolist()
 
 
 def encode(event: ExtractEvent) -> bytes:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from corpus import identity, layers
 from corpus.errors import UserError
 from corpus.ledger.writer import Readable
 from corpus.manifest import Manifest
+from corpus.model_config import text_config
 from corpus.shard_writer import BYTES
 from corpus.target import ResolvedTarget
 from extraction.items import rows_that_fit
@@ -118,8 +118,9 @@ def plan_extraction(
     )
     aside = {row[0] for row in found if row[5] and not row[4]} if not retry_set_aside else set()
     rows = [row for row in found if row[0] not in aside]
+    hidden_size = int(text_config(target.config)["hidden_size"])
     plan = ExtractionPlan(
-        build_id, capture, layer_ids, section.final_state, int(text_config(target)["hidden_size"]), section.dtype,
+        build_id, capture, layer_ids, section.final_state, hidden_size, section.dtype,
         (), sum(row[4] for row in found), len(aside),
     )  # fmt: skip
     if max_disk_bytes is not None:
@@ -143,19 +144,12 @@ def plan_capture(manifest: Manifest, target: ResolvedTarget) -> tuple[str, tuple
     Raises:
         UserError: as target_layers.
     """
-    layer_ids = target_layers(manifest, int(text_config(target)["num_hidden_layers"]))
+    layer_ids = target_layers(manifest, int(text_config(target.config)["num_hidden_layers"]))
     final_state, stored_dtype = manifest.extraction.final_state, manifest.extraction.dtype
     return (
         identity.capture_id(target.identity(), list(layer_ids), final_state, manifest.target.dtype, stored_dtype),
         layer_ids,
     )
-
-
-def text_config(target: ResolvedTarget) -> dict[str, Any]:
-    """The configuration of the target's language model, alone or beside a vision tower."""
-    config = target.config
-    text: dict[str, Any] = config.get("text_config", config)
-    return text
 
 
 def target_layers(manifest: Manifest, num_layers: int) -> tuple[int, ...]:

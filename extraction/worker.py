@@ -24,6 +24,7 @@ import torch
 from corpus.errors import Retryable, UserError
 from corpus.shard_writer import ShardWriter
 from corpus.shards import ShardMeta
+from corpus.token_ids import unpack_ids
 from extraction.budget import MARGIN, BandModel, Budgets, announced_bytes, band_of, choose
 from extraction.capture import Capture
 from extraction.messages import (
@@ -38,7 +39,6 @@ from extraction.messages import (
     SelfTestFailed,
     encode,
     shard_name,
-    unpack_ids,
 )
 from extraction.outlet import DEPTH, Outlet
 from extraction.plan import Cut, cut_of, halve, plan_batches

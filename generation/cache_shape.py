@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from corpus.model_config import text_config
+
 LayerKind = Literal["full", "window", "linear"]
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "half": 2, "float": 4}
 BLOCK_TOKENS = 16
@@ -94,15 +96,6 @@ class CacheShape:
             self.recurrent_bytes_per_layer // members,
             self.conv_bytes_per_layer // members,
         )
-
-
-def text_config(model_config: dict[str, Any]) -> dict[str, Any]:
-    """The part of a config.json that is about the language model."""
-    for name in ("text_config", "llm_config", "language_config"):
-        inner = model_config.get(name)
-        if isinstance(inner, dict) and "num_hidden_layers" in inner:
-            return inner
-    return model_config
 
 
 def is_hybrid(model_config: dict[str, Any]) -> bool:

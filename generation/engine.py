@@ -14,9 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from corpus.token_ids import pack_ids
 from fleet.devices import gpus_in, kind_of
 from generation import vllm_plugin
-from generation.messages import EngineConfig, GenerateItem, GenerateResult, pack_ids
+from generation.messages import EngineConfig, GenerateItem, GenerateResult
 from generation.meter import Meter
 
 AUTO_MAX_NUM_SEQS = {"cuda": 256, "cpu": 16}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from corpus.manifest import Manifest
-from generation.cache_shape import text_config
+from corpus.model_config import text_config
 
 SET_ELSEWHERE = {
     "model": "target.model", "tokenizer": "target.model", "dtype": "target.dtype", "revision": "target.revision",

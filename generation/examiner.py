@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from corpus.records import Prompt
+from corpus.token_ids import unpack_ids
 from generation.checks import Asked, notes_of
 from generation.conversation import Conversation
 from generation.diversity import DiversityCheck
-from generation.messages import GenerateResult, unpack_ids
+from generation.messages import GenerateResult
 from generation.plan import Recipe
 from generation.spans import answer_span, prompt_opens, think_markers
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from corpus.token_ids import pack_ids, unpack_ids
 from fleet.worker import BrokenError
 from generation.diversity import SELF_TEST_ANSWERS, SELF_TEST_TOKENS
 from generation.engine import capacity_of, max_num_seqs_of, seed_of
@@ -30,8 +31,6 @@ from generation.messages import (
     decode_config,
     decode_item,
     encode,
-    pack_ids,
-    unpack_ids,
 )
 from generation.meter import Meter
 

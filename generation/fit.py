@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from corpus.manifest import Manifest
+from corpus.model_config import text_config
 from fleet.devices import Device
-from generation.cache_shape import CacheShape, cache_shape, text_config
+from generation.cache_shape import CacheShape, cache_shape
 from generation.weights import weights_bytes
 
 GIB = 1 << 30

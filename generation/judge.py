@@ -7,17 +7,16 @@ exactly one state.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
+from corpus.token_ids import ID_BYTES, unpack_ids
 from generation.messages import GenerateResult
 from generation.plan import TRUNCATED, Policy
 
 FINISHED_BY_LENGTH = "length"
 RETRY_FACTOR = 2
-ID_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -41,10 +40,10 @@ def fault(result: GenerateResult, response_id: str, attempt: int, max_tokens: in
     least = 1 if result.finish_reason in ("stop", FINISHED_BY_LENGTH) else 0  # an aborted one may have none
     if len(result.token_ids) % ID_BYTES or not least <= tokens <= max_tokens:
         return f"the answer's {len(result.token_ids)} bytes are not {least} to {max_tokens} token ids"
-    if min(array("i", result.token_ids), default=0) < 0:
+    if min(unpack_ids(result.token_ids), default=0) < 0:
         return "the answer holds a negative token id"
     if result.logprobs is not None and len(result.logprobs) != len(result.token_ids):
-        return f"the answer has {tokens} tokens and {len(result.logprobs) // 4} log-probabilities"
+        return f"the answer has {tokens} tokens and {len(result.logprobs) // ID_BYTES} log-probabilities"
     if not all(map(isfinite, (result.queued_at, result.started_at, result.first_token_at, result.ended_at))):
         return "the answer's times are no times"
     return None

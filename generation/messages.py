@@ -8,8 +8,6 @@ tokenised here or there. Times are UTC unix seconds. Imports neither vllm nor to
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -118,16 +116,6 @@ class EngineOutOfMemory(msgspec.Struct, frozen=True, kw_only=True, tag="out_of_m
 
 
 EngineEvent = EngineReady | EngineSample | EngineOutOfMemory
-
-
-def pack_ids(token_ids: Iterable[int]) -> bytes:
-    """Token ids as int32 in this machine's order."""
-    return array("i", token_ids).tobytes()
-
-
-def unpack_ids(data: bytes) -> list[int]:
-    """The inverse of pack_ids."""
-    return memoryview(data).cast("i").tolist()
 
 
 _encoder = msgspec.msgpack.Encoder()

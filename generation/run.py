@@ -25,6 +25,7 @@ from corpus.manifest import Manifest
 from corpus.responses import Attempt
 from corpus.runlog import RunLog
 from corpus.target import Renderer, ResolvedTarget
+from corpus.token_ids import pack_ids
 from fleet.crew import Launch
 from fleet.devices import Device
 from fleet.interrupt import Interrupt
@@ -36,7 +37,7 @@ from generation.engines import Engines
 from generation.examiner import Examined, Examiner
 from generation.feed import Feed, turns_by_category
 from generation.judge import FINISHED_BY_LENGTH, budget, fault, judge
-from generation.messages import GenerateItem, GenerateResult, pack_ids
+from generation.messages import GenerateItem, GenerateResult
 from generation.plan import EARLIER_TURN_REJECTED, Policy, Recipe
 from generation.progress import Progress, Tally, publish_progress
 from generation.rejections import Rejections

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from corpus.manifest import Manifest
 from corpus.target import ResolvedTarget
+from corpus.token_ids import unpack_ids
 from fleet.devices import Device
 from fleet.interrupt import Interrupt
 from fleet.pool import Done, Pool, PoolError
@@ -31,7 +32,6 @@ from generation.messages import (
     decode_event,
     decode_result,
     encode,
-    unpack_ids,
 )
 from generation.tune_sample import Ask, Sample
 from generation.tuning import GREEDY_TOKENS, Outcome, Search, Setting, Timed, next_settings, round_rates

@@ -16,9 +16,9 @@ from corpus.errors import RowError
 from corpus.ledger.writer import Readable
 from corpus.manifest import Manifest
 from corpus.target import Renderer, ResolvedTarget
+from corpus.token_ids import pack_ids
 from generation.conversation import Conversation
 from generation.judge import budget
-from generation.messages import pack_ids
 from generation.plan import GenerationPlan, done_schema, plan_generation
 from generation.stage import load_feed, load_prompts
 

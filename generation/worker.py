@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from corpus.token_ids import pack_ids, unpack_ids
 from fleet.worker import BrokenError, end_worker
 from generation.diversity import SELF_TEST_ANSWERS, SELF_TEST_SAMPLING, SELF_TEST_TOKENS
 from generation.engine import (
@@ -32,8 +33,6 @@ from generation.messages import (
     decode_item,
     decode_result,
     encode,
-    pack_ids,
-    unpack_ids,
 )
 from generation.meter import Meter
 

@@ -28,8 +28,8 @@ from corpus.errors import UserError
 from corpus.ledger.rebuild import adopt
 from corpus.ledger.writer import open_ledger
 from corpus.responses import Attempt, read_rows_at, write_responses
+from corpus.token_ids import pack_ids
 from corpus.workspace import Workspace
-from generation.messages import pack_ids
 
 World = Any
 

@@ -19,7 +19,7 @@ from corpus.ledger.query import LedgerReader, query
 from corpus.ledger.rebuild import adopt, rebuild_workspace
 from corpus.ledger.writer import migrate, migrations, open_ledger
 from corpus.responses import Attempt, read_rows_at, write_responses
-from generation.messages import pack_ids
+from corpus.token_ids import pack_ids
 
 World = Any
 

@@ -20,7 +20,7 @@ from corpus.ledger.writer import LedgerWriter, open_ledger
 from corpus.responses import packed_tokens, write_responses
 from corpus.shard_writer import write_shard
 from corpus.shards import CapturedRow, ShardMeta
-from generation.messages import pack_ids
+from corpus.token_ids import pack_ids
 from tests.corpus.test_ledger import attempt
 
 World = Any

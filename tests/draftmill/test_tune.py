@@ -19,12 +19,12 @@ from ruamel.yaml import YAML
 import draftmill.tuning
 from corpus.ledger.writer import open_ledger
 from corpus.manifest import Engine
+from corpus.token_ids import pack_ids
 from draftmill.app import run_app
 from draftmill.tuning import advice_line, result_table
 from fleet.devices import Device
 from fleet.interrupt import Interrupt
 from generation.fit import Fit
-from generation.messages import pack_ids
 from generation.tune_run import Rounds, TuneRun
 from generation.tune_sample import Ask, Sample
 from generation.tuning import Outcome, Search, advise, search_for

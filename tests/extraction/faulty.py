@@ -17,6 +17,7 @@ import msgspec
 from corpus.artefacts import sha256_file, temporary_path
 from corpus.shard_writer import header_texts
 from corpus.shards import ShardMeta
+from corpus.token_ids import unpack_ids
 from extraction.messages import (
     CapturedEntry,
     ExtractConfig,
@@ -25,7 +26,6 @@ from extraction.messages import (
     ExtractReceipt,
     encode,
     shard_name,
-    unpack_ids,
 )
 
 Emit = Callable[[bytes], None]

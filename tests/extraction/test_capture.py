@@ -14,17 +14,10 @@ from transformers import AutoModelForCausalLM
 
 from corpus.errors import Retryable, UserError
 from corpus.shards import ShardReader
+from corpus.token_ids import pack_ids
 from extraction.budget import Budgets
 from extraction.capture import Capture, find_layers
-from extraction.messages import (
-    ExtractConfig,
-    ExtractItem,
-    ExtractReceipt,
-    ExtractRow,
-    SelfTestFailed,
-    decode_event,
-    pack_ids,
-)
+from extraction.messages import ExtractConfig, ExtractItem, ExtractReceipt, ExtractRow, SelfTestFailed, decode_event
 from extraction.plan import Cut
 from extraction.selftest import check_capture
 from extraction.start import ALLOCATOR, allocator_settings

@@ -15,9 +15,9 @@ import pytest
 from corpus.errors import UserError
 from corpus.ledger.writer import LedgerWriter, open_ledger
 from corpus.responses import Attempt, write_responses
+from corpus.token_ids import pack_ids
 from generation import attempts as writing
 from generation.attempts import AttemptLog
-from generation.messages import pack_ids
 
 World = Any
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corpus.token_ids import pack_ids, unpack_ids
 from fleet.devices import Device
 from fleet.pool import Done, Failed, Pool
 from generation.engine import capacity_of, engine_arguments, result_of, sampling_arguments
@@ -31,8 +32,6 @@ from generation.messages import (
     decode_item,
     decode_result,
     encode,
-    pack_ids,
-    unpack_ids,
 )
 from generation.meter import Meter
 

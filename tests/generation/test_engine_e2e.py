@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from corpus.token_ids import pack_ids, unpack_ids
 from fleet.devices import Device, find_devices
 from fleet.pool import Done, Failed, Pool
 from generation.diversity import diversity_verdict
@@ -29,8 +30,6 @@ from generation.messages import (
     decode_event,
     decode_result,
     encode,
-    pack_ids,
-    unpack_ids,
 )
 
 pytestmark = pytest.mark.e2e

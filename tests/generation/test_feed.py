@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpus.records import Prompt
+from corpus.token_ids import pack_ids
 from generation import feed as feeding
 from generation.conversation import Answer, Conversation
 from generation.feed import Feed, conversations_of, turns_by_category
-from generation.messages import pack_ids
 from generation.order import expected_tokens, feed_order
 
 LEFT = {

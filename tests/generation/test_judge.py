@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corpus.token_ids import pack_ids
 from generation.checks import NOTES
 from generation.judge import RETRY_FACTOR, Verdict, budget, fault, judge
-from generation.messages import GenerateResult, pack_ids
+from generation.messages import GenerateResult
 from generation.plan import CHECKS, Policy
 
 POLICIES = ("keep", "drop", "retry")

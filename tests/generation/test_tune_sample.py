@@ -7,7 +7,7 @@ from typing import Any
 from corpus.building import commit_build
 from corpus.ledger.query import LedgerReader
 from corpus.ledger.writer import open_ledger
-from generation.messages import pack_ids
+from corpus.token_ids import pack_ids
 from generation.tune_sample import Sample, load_sample
 
 World = Any  # tests/conftest.py makes it
