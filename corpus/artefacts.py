@@ -56,9 +56,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> Written:
     except BaseException as error:
         with suppress(OSError):  # a read-only disk refuses this too, and in the place of what was refused first
             temporary.unlink(missing_ok=True)
-        reason = full_disk(error, path)
-        if reason is not None:
-            raise UserError(reason) from error
+        say_full_disk(error, path)
         raise
     return Written(path, size_bytes, checksum)
 
@@ -87,9 +85,7 @@ def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:
         sync_path(final.parent)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        reason = full_disk(error, final)
-        if reason is not None:
-            raise UserError(reason) from error
+        say_full_disk(error, final)
         raise
     finally:
         shutil.rmtree(old, ignore_errors=True)
@@ -121,6 +117,13 @@ def read_description(path: Path) -> dict[str, Any]:
     except (AttributeError, TypeError, RowError) as error:
         raise ValueError("it is no description") from error
     return body
+
+
+def say_full_disk(error: BaseException, path: Path) -> None:
+    """Raise the line for a person, a UserError, if this error says that nothing more can be written at `path`."""
+    reason = full_disk(error, path)
+    if reason is not None:
+        raise UserError(reason) from error
 
 
 def full_disk(error: BaseException, path: Path) -> str | None:

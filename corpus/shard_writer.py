@@ -19,8 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from corpus.artefacts import Written, full_disk, sha256_file, sync_path, temporary_path
-from corpus.errors import UserError
+from corpus.artefacts import Written, say_full_disk, sha256_file, sync_path, temporary_path
 from corpus.layers import to_vllm_ids
 from corpus.shards import SCHEMA_VERSION, CapturedRow, ShardMeta
 
@@ -58,7 +57,7 @@ class ShardWriter:
             _write(self._file, self._layout.head, 0)
         except BaseException as error:
             self.abandon()
-            _say_full_disk(error, path)
+            say_full_disk(error, path)
             raise
 
     def put(self, rows: Sequence[int], states_SNH: Any, input_ids_S: Any, loss_mask_S: Any) -> None:
@@ -94,7 +93,7 @@ class ShardWriter:
                     _write(self._file, part, self._layout.start[name] + start * width)
                 done += end - start
         except OSError as error:
-            _say_full_disk(error, self.path)
+            say_full_disk(error, self.path)
             raise
         for row in rows:
             self._came[row] = True
@@ -105,7 +104,7 @@ class ShardWriter:
         Raises:
             UserError: the disk is full.
         """
-        kept = [row for row, came in enumerate(self._came) if came]
+        kept = self.kept
         try:
             if kept and len(kept) < len(self._ids):
                 self._leave_out(kept)
@@ -116,7 +115,7 @@ class ShardWriter:
             self._temporary.replace(self.path)
             sync_path(self.path.parent)
         except OSError as error:
-            _say_full_disk(error, self.path)
+            say_full_disk(error, self.path)
             raise
         finally:
             self.abandon()
@@ -222,13 +221,6 @@ def header_texts(meta: ShardMeta, response_ids: Sequence[str]) -> dict[str, str]
         "dtype": meta.dtype,
         "response_ids": json.dumps(list(response_ids)),
     }
-
-
-def _say_full_disk(error: BaseException, path: Path) -> None:
-    """Raise a full disk as one line for the person."""
-    reason = full_disk(error, path)
-    if reason is not None:
-        raise UserError(reason) from error
 
 
 def _runs(rows: Sequence[int]) -> list[tuple[int, int]]:

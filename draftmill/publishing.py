@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corpus.artefacts import full_disk, replace_folder, temporary_path, write_text
+from corpus.artefacts import replace_folder, say_full_disk, temporary_path, write_text
 from corpus.building import taken_groups
 from corpus.card import CONFIGS, ImportedPart, Published, card_text, one_license
 from corpus.columns import table
@@ -171,10 +171,8 @@ def run_push(plan: PushPlan, workspace: Workspace) -> str:
         say(f"push       {_size(size)} to {plan.place.words()}")
         return _upload(plan, folder)
     except OSError as error:
-        reason = full_disk(error, folder)
-        if reason is None:
-            raise
-        raise UserError(reason) from error
+        say_full_disk(error, folder)
+        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corpus.artefacts import full_disk, remove_temporaries, sync_path, temporary_path, write_description, write_text
+from corpus.artefacts import remove_temporaries, say_full_disk, sync_path, temporary_path, write_description, write_text
 from corpus.errors import UserError
 from corpus.shards import CapturedRow, ShardReader, shard_tokens
 from corpus.workspace import Workspace
@@ -57,10 +57,8 @@ def run_interchange(
     except UserError:
         raise
     except Exception as error:
-        reason = full_disk(error, folder)
-        if reason is None:
-            raise
-        raise UserError(reason) from error
+        say_full_disk(error, folder)
+        raise
     finally:
         shutil.rmtree(dataset, ignore_errors=True)
 
