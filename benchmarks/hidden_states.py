@@ -185,7 +185,7 @@ def cut_rows(worker: Worker, lengths: Sequence[int]) -> tuple[list[Batch], list[
 
     def cut(rows: Sequence[int]) -> list[Batch]:
         budgets = Budgets(ready.otherwise, ready.budgets)
-        batches = plan_batches([lengths[i] for i in rows], budgets, config.max_rows_per_batch, config.align)
+        batches = plan_batches([lengths[i] for i in rows], budgets, align=config.align)
         return [Batch(tuple(rows[i] for i in batch.rows), batch.length) for batch in batches]
 
     shards = plan_items(cut(range(len(lengths))), lengths, 1, (FEATURES + 1) * HIDDEN_SIZE * 2 + ID_BYTES)

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("draftmill")
 
-"""(category, source, holdout)"""
-
 LIGHT_COLUMNS = [
     "row_index", "file", "upstream_id", "upstream_label", "prompt_id", "likeness", "turns", "prompt_chars", "letters",
     "reason", "detail",

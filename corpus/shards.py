@@ -55,6 +55,21 @@ class ShardMeta:
         """N: captured layers, and one more for the final state."""
         return len(self.layer_ids) + int(self.final_state)
 
+    def description(self, hidden_size: int, computed_dtype: str | None) -> dict[str, Any]:
+        """What capture.json says. `computed_dtype`: numbers that the target computed with; None is unknown."""
+        return {
+            "schema_version": 1,
+            "capture_id": self.capture_id,
+            "model": self.target,
+            "revision": self.revision,
+            "layer_ids": list(self.layer_ids),
+            "vllm_layer_ids": list(to_vllm_ids(self.layer_ids)),
+            "final_state": "before_norm" if self.final_state else "none",
+            "computed_dtype": computed_dtype,
+            "dtype": self.dtype,
+            "hidden_size": hidden_size,
+        }
+
 
 def shard_index(path: Path) -> tuple[ShardMeta, tuple[str, ...], tuple[int, ...]]:
     """(meta, response ids, tokens of each row), read from the header and the offsets alone, without torch.
@@ -89,19 +104,7 @@ def capture_body(path: Path) -> dict[str, Any]:
         UserError: as shard_index.
     """
     meta, _, _ = _read_index(path)
-    hidden_size = _header(path)[0]["states"]["shape"][2]
-    return {
-        "schema_version": 1,
-        "capture_id": meta.capture_id,
-        "model": meta.target,
-        "revision": meta.revision,
-        "layer_ids": list(meta.layer_ids),
-        "vllm_layer_ids": list(to_vllm_ids(meta.layer_ids)),
-        "final_state": "before_norm" if meta.final_state else "none",
-        "computed_dtype": None,
-        "dtype": meta.dtype,
-        "hidden_size": hidden_size,
-    }
+    return meta.description(_header(path)[0]["states"]["shape"][2], None)
 
 
 class ShardReader:

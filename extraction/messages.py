@@ -19,6 +19,11 @@ ALIGN_CPU, ALIGN_GPU = 1, 8
 """Lengths are padded to a multiple of this: bf16 matrices of tensor cores want 8."""
 
 
+def align_of(device: str) -> int:
+    """What lengths are padded to a multiple of on a device: cpu or cuda:N."""
+    return ALIGN_CPU if device == "cpu" else ALIGN_GPU
+
+
 class ExtractConfig(msgspec.Struct, frozen=True, kw_only=True):
     """All that a worker needs once. Paths are absolute; `out_dir` is the capture's own folder."""
 
@@ -44,7 +49,6 @@ class ExtractConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Token ids of a few rows for the self-test, as int32."""
     max_tokens_per_batch: int = 0
     """Padded tokens of one forward; 0 chooses by device and measured memory."""
-    max_rows_per_batch: int = 256
     threads: int = 0
     """Torch threads on the CPU; 0 leaves torch's own number."""
     trust_remote_code: bool = False
@@ -57,7 +61,7 @@ class ExtractConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def align(self) -> int:
         """What lengths are padded to a multiple of."""
-        return ALIGN_CPU if self.device == "cpu" else ALIGN_GPU
+        return align_of(self.device)
 
 
 class ExtractRow(msgspec.Struct, frozen=True, array_like=True):

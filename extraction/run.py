@@ -14,11 +14,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from corpus import layers
 from corpus.artefacts import remove_temporaries, write_text
 from corpus.canonical import digest
 from corpus.errors import UserError
@@ -27,6 +25,7 @@ from corpus.ledger.writer import LedgerWriter
 from corpus.manifest import Manifest
 from corpus.runlog import RunLog
 from corpus.set_aside import SetAside, forget, read_set_aside, write_set_aside
+from corpus.shards import ShardMeta
 from corpus.target import ResolvedTarget
 from extraction.announcement import Announcement
 from extraction.budget import Budgets, bands_of
@@ -40,6 +39,7 @@ from extraction.messages import (
     ExtractReceipt,
     ExtractRow,
     SelfTestFailed,
+    align_of,
     decode_event,
     shard_name,
 )
@@ -49,7 +49,7 @@ from extraction.tokens import RowTokens
 from fleet.crew import Launch
 from fleet.devices import Device
 from fleet.interrupt import Interrupt
-from fleet.pool import Done, Failed, Pool, PoolError, StartError
+from fleet.pool import Done, Failed, Pool, PoolError
 from fleet.process import WorkerProcess
 
 AHEAD_PER_DEVICE = 3
@@ -106,14 +106,16 @@ class ExtractionRun:
         """
         plan, workspace = self.plan, self.ledger.workspace
         check_disk(plan, workspace.root)
-        body = json.dumps(_capture_body(plan, self.manifest, self.target), indent=1, sort_keys=True)
-        write_text(self.folder / "capture.json", body)
+        body = self._meta().description(plan.hidden_size, self.manifest.target.dtype)
+        write_text(self.folder / "capture.json", json.dumps(body, indent=1, sort_keys=True))
         self.ledger.call(lambda connection: ingest.ingest_capture(connection, workspace, plan.capture_id))
         places = [(row.shard, row.shard_row) for row in plan.rows]
+        longest = tuple(bands_of(max(row.tokens, 1) for row in plan.rows).values())
         with await asyncio.to_thread(RowTokens, workspace.responses, places, workspace.cache) as tokens:
+            sample = tuple(tokens.of(i)[1] for i in _sample(plan.rows))
             pool = Pool(
                 self.factory,
-                lambda device: msgspec.msgpack.encode(self._config(device, tokens)),
+                lambda device: msgspec.msgpack.encode(self._config(device, longest, sample)),
                 devices[:measure_on],
                 on_event=self._heard,
                 on_death=lambda device: self.log.worker_died(device.label),
@@ -124,9 +126,8 @@ class ExtractionRun:
                 async with pool:
                     return await self._work(pool, tokens, devices, interrupt)
             except PoolError as error:
-                then = "mend that first" if isinstance(error, StartError) else "run the same command to resume"
-                why = self._untrusted or f"{error}. {STATES_KEPT}; {then}"
-                raise UserError(f"extraction stopped: {why}.") from error
+                why = self._untrusted or f"{error}. {STATES_KEPT}; {error.next_step}."
+                raise UserError(f"extraction stopped: {why}") from error
             finally:
                 remove_temporaries(self.folder)  # of workers that died; those of others are at an end
 
@@ -163,8 +164,8 @@ class ExtractionRun:
         lengths = [row.tokens for row in self.plan.rows]
         ready = next(iter(self._ready.values()), None)
         budgets = Budgets(ready.otherwise, ready.budgets) if ready else Budgets(AUTO_TOKENS_CPU)
-        config = self._config(devices[0], None)
-        batches = plan_batches([max(length, 1) for length in lengths], budgets, config.max_rows_per_batch, config.align)
+        align = align_of(devices[0].torch_name)
+        batches = plan_batches([max(length, 1) for length in lengths], budgets, align=align)
         rate = len(devices) * ready.tokens_per_s if ready else 0.0
         cut = cut_of(batches, lengths)
         self.announce(Announcement(ready, cut, cut.padded_tokens / rate if rate else None, len(devices)))
@@ -237,7 +238,14 @@ class ExtractionRun:
             case SelfTestFailed(why=why):
                 self._untrusted = f"{device.label}: {why}"
 
-    def _config(self, device: Device, tokens: RowTokens | None) -> ExtractConfig:
+    def _meta(self) -> ShardMeta:
+        """What all shards of the run share."""
+        plan, target = self.plan, self.target
+        return ShardMeta(
+            plan.capture_id, plan.layer_ids, plan.final_state, target.target.model, target.revision, plan.stored_dtype
+        )
+
+    def _config(self, device: Device, longest: tuple[int, ...], sample: tuple[bytes, ...]) -> ExtractConfig:
         plan, target = self.plan, self.target
         budget = self.manifest.extraction.max_tokens_per_batch
         return ExtractConfig(
@@ -252,8 +260,8 @@ class ExtractionRun:
             out_dir=str(self.folder),
             device=device.torch_name,
             memory_bytes=device.memory_bytes if device.kind == "cpu" else 0,
-            longest=tuple(bands_of(max(row.tokens, 1) for row in plan.rows).values()),
-            sample=tuple(tokens.of(i)[1] for i in _sample(plan.rows)) if tokens else (),
+            longest=longest,
+            sample=sample,
             max_tokens_per_batch=0 if budget == "auto" else budget,
             threads=1 if device.kind == "cpu" else 0,
             trust_remote_code=self.manifest.target.trust_remote_code,
@@ -282,18 +290,3 @@ def _sample(rows: Sequence[Row]) -> list[int]:
         return sorted((i for i, row in enumerate(rows) if row.tokens), key=lambda i: rows[i].tokens)[:1]
     step = (len(short) - 1) / max(1, SAMPLE_ROWS - 1)
     return sorted({short[round(n * step)] for n in range(SAMPLE_ROWS)})
-
-
-def _capture_body(plan: ExtractionPlan, manifest: Manifest, target: ResolvedTarget) -> dict[str, Any]:
-    return {
-        "schema_version": 1,
-        "capture_id": plan.capture_id,
-        "model": target.target.model,
-        "revision": target.revision,
-        "layer_ids": list(plan.layer_ids),
-        "vllm_layer_ids": layers.to_vllm_ids(plan.layer_ids),
-        "final_state": "before_norm" if plan.final_state else "none",
-        "computed_dtype": manifest.target.dtype,
-        "dtype": plan.stored_dtype,
-        "hidden_size": plan.hidden_size,
-    }

@@ -1,10 +1,10 @@
 """The extraction worker: loads the target once, then writes one shard an item and answers with a receipt.
 
-Spawned by fleet.Pool as "extraction.worker:create"; config, events, items and receipts are msgpack (see messages).
-It never opens the ledger. Before it takes items it checks its own states (`extraction.selftest`), measures what a
-batch takes (`extraction.trials`) and tells both. Forwards run one after another; the states of one batch, and the end
-of one shard, are written beside the next forward. A batch that runs out of memory is cut in half and its length band
-has half the budget from then on; a row that cannot fit alone is reported as failed.
+Made by "extraction.start:create" in a process that fleet.Pool spawned; config, events, items and receipts are msgpack
+(see messages). It never opens the ledger. Before it takes items it checks its own states (`extraction.selftest`),
+measures what a batch takes (`extraction.trials`) and tells both. Forwards run one after another; the states of one
+batch, and the end of one shard, are written beside the next forward. A batch that runs out of memory is cut in half
+and its length band has half the budget from then on; a row that cannot fit alone is reported as failed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,7 +41,7 @@ from extraction.messages import (
     shard_name,
 )
 from extraction.outlet import DEPTH, Outlet
-from extraction.plan import Cut, cut_of, halve, plan_batches
+from extraction.plan import MAX_ROWS, Cut, cut_of, halve, plan_batches
 from extraction.selftest import check_capture
 from extraction.trials import TRIAL_TOKENS_CPU, TRIAL_TOKENS_GPU, Memory, free_memory, measure, memory_of
 
@@ -61,7 +61,7 @@ class Limits:
     """What batches are cut by."""
 
     budgets: Budgets
-    max_rows: int = 256
+    max_rows: int = MAX_ROWS
     align: int = 1
     too_long: Callable[[int], str | None] = lambda length: None
     """Why a row of this length is not even tried; None: it is."""
@@ -178,12 +178,11 @@ def measured(config: ExtractConfig, capture: Capture, memory: Memory | None) -> 
     """What trial batches show, and the limits that follow; without `memory`, the plain number of tokens."""
     most = config.most_tokens
     if memory is None or not config.longest:
-        plain = Budgets(most)
         ready = ExtractReady(
             loaded_bytes=0, announced_bytes=0, limit_bytes=0, otherwise=most, budgets={}, tokens_per_s=0.0,
             difference=0.0,
         )  # fmt: skip
-        return ready, Limits(plain, config.max_rows_per_batch, config.align)
+        return ready, Limits(Budgets(most), align=config.align)
     on_cpu = config.device == "cpu"
     trial_tokens = min(most, TRIAL_TOKENS_CPU if on_cpu else TRIAL_TOKENS_GPU)
     loaded_bytes, limit_bytes = memory.loaded_bytes(), memory.limit_bytes()
@@ -218,7 +217,7 @@ def measured(config: ExtractConfig, capture: Capture, memory: Memory | None) -> 
         tokens_per_s=max((model.tokens_per_s for model in models), default=0.0),
         difference=0.0,
     )
-    return ready, Limits(budgets, config.max_rows_per_batch, config.align, too_long)
+    return ready, Limits(budgets, align=config.align, too_long=too_long)
 
 
 def capture_rows(
@@ -263,7 +262,7 @@ def capture_rows(
             continue
         done.append(batch)
         put([left[i] for i in batch.rows], states_SNH)
-    return failed, cut_of(done, lengths), Limits(budgets, limits.max_rows, limits.align, limits.too_long)
+    return failed, cut_of(done, lengths), replace(limits, budgets=budgets)
 
 
 def create(config: bytes, emit: Callable[[bytes], None]) -> ExtractHandler:

@@ -29,9 +29,14 @@ MAX_BACKOFF_S = 30.0
 class PoolError(Exception):
     """No worker is left, or none came up; the message is one line that quotes the last failure."""
 
+    next_step = "run the same command to resume"
+    """What a person does then, where a run can be gone on with."""
+
 
 class StartError(PoolError):
     """No worker came up: what was wrong with the start is wrong with the next one too."""
+
+    next_step = "mend that first: the same command would start it the same way"
 
 
 class Worker(Protocol):

@@ -18,12 +18,12 @@ from types import TracebackType
 from typing import NamedTuple
 
 from fleet import leases
-from fleet.crew import Crew, Launch, PoolError, Rules, StartError
+from fleet.crew import Crew, Launch, PoolError, Rules
 from fleet.devices import Device
 from fleet.messages import Emitted, Item, ItemError, Result
 from fleet.process import WorkerProcess
 
-__all__ = ["Done", "Drained", "Failed", "Pool", "PoolError", "StartError"]
+__all__ = ["Done", "Drained", "Failed", "Pool", "PoolError"]
 
 
 @dataclass(frozen=True)

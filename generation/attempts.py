@@ -68,8 +68,7 @@ class AttemptLog:
         attempts, self._buffer, self._bytes = self._buffer, [], 0
         self._flushed_s = time.monotonic()
         self._writing = asyncio.create_task(self._write(attempts, self._shard))
-        # a run that ends for another reason waits for nothing: what this one raises is then nobody's
-        self._writing.add_done_callback(lambda writing: None if writing.cancelled() else writing.exception() and None)
+        self._writing.add_done_callback(_look_at_error)
         self._shard += 1
 
     async def _settle(self) -> None:
@@ -85,3 +84,9 @@ class AttemptLog:
         path = self._ledger.workspace.responses / f"{self._run_id}-{number:05d}.parquet"
         await asyncio.to_thread(write_responses, path, attempts)
         await asyncio.wrap_future(self._ledger.submit(lambda c: ingest.ingest_response_shard(c, path)))
+
+
+def _look_at_error(writing: asyncio.Task[None]) -> None:
+    """A run that ends for another reason does not wait for it: what it raises is then nobody's, and no traceback."""
+    if not writing.cancelled():
+        writing.exception()

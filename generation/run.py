@@ -29,7 +29,7 @@ from corpus.token_ids import pack_ids
 from fleet.crew import Launch
 from fleet.devices import Device
 from fleet.interrupt import Interrupt
-from fleet.pool import Done, Failed, Pool, PoolError, StartError
+from fleet.pool import Done, Failed, Pool, PoolError
 from fleet.process import WorkerProcess
 from generation.attempts import AttemptLog
 from generation.conversation import Conversation
@@ -146,12 +146,7 @@ class GenerationRun:
                 await self._work(pool, feed, interrupt, report, top_up)
         except PoolError as error:
             await self.attempts.flush()
-            then = (
-                "mend that first: the same command would start it the same way"
-                if isinstance(error, StartError)
-                else "run the same command to resume"
-            )
-            raise UserError(f"generation stopped: {error}. What was answered is kept; {then}.") from error
+            raise UserError(f"generation stopped: {error}. What was answered is kept; {error.next_step}.") from error
         await self.attempts.flush()
         tally = self.tally
         warnings = [*self.engines.warnings(), *self.examiner.warnings(), *self.rendering.warnings()]

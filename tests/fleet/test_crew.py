@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet.crew import Worker
+from fleet.crew import StartError, Worker
 from fleet.devices import Device
 from fleet.messages import FromWorker, Item, Ready, Result, Start, ToWorker
-from fleet.pool import Done, Pool, PoolError, StartError
+from fleet.pool import Done, Pool, PoolError
 
 
 class Unreachable:
