@@ -31,7 +31,17 @@ from draftmill.agreement import ALL_ROWS, Choice, asks, told, unagreed
 from draftmill.interrupted import StoppedEarly
 from draftmill.placement import check_settings, place
 from draftmill.session import Session
-from draftmill.terminal import ExtractionScreen, GenerationScreen, Screen, TrainingScreen, clock, say
+from draftmill.terminal import (
+    INDENT,
+    WIDTH,
+    ExtractionScreen,
+    GenerationScreen,
+    Screen,
+    TrainingScreen,
+    clock,
+    say,
+    say_below,
+)
 from extraction.announcement import Announcement
 from extraction.run import ExtractionRun, check_disk
 from extraction.stage import ExtractionPlan, plan_capture, plan_extraction
@@ -52,7 +62,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 T = TypeVar("T")
-WIDTH, INDENT = 80, 11
 VLLM = "generation.worker:create"
 """The factory of the engine whose arguments engine.extra names; a test's own takes others."""
 STOPPED = (StoppedEarly, Interrupted, KeyboardInterrupt, asyncio.CancelledError)
@@ -107,8 +116,7 @@ def build_stage(session: Session, ledger: LedgerWriter) -> BuildPlan:
     took = f" in {time.monotonic() - started:.1f} s" if new else ", unchanged"
     say(f"build      {plan.build_id}: {plan.selected:,} prompts and {plan.held_out:,} held out{took}")
     for note in plan.notes:
-        for line in wrap(note, WIDTH - INDENT):
-            say(f"{'':<{INDENT}}{line}")
+        say_below(note)
     return plan
 
 
@@ -204,11 +212,8 @@ def generate_stage(
     target = session.target_with_weights
     session.check_shared(target.folder)
     placement = place(session)
-    for line in placement.lines():
-        _say_all(wrap(line, WIDTH - INDENT))
     warnings = thinking_warnings(session, build, plan, prompts)
-    for warning in warnings:
-        _say_all(wrap(f"warning: {warning}", WIDTH - INDENT))
+    say_below(*placement.lines(), *(f"warning: {warning}" for warning in warnings))
     fitting = max_num_seqs(placement.fit) if placement.devices[0].kind == "cuda" else None
     log = RunLog(ledger, "generate", build.build_id)
     run = GenerationRun(
@@ -256,9 +261,7 @@ def _say_generated(summary: RunSummary) -> None:
     say(f"           {summary.accepted:,} accepted, {summary.tokens:,} tokens in {took} ({rate:,.0f}/s)")
     if summary.rejected:
         say(f"           {summary.rejected:,} rejected: {_by_reason(summary.reasons)}")
-    for warning in summary.warnings:
-        for line in wrap(f"warning: {warning}", WIDTH - INDENT):
-            say(f"{'':<{INDENT}}{line}")
+    say_below(*(f"warning: {warning}" for warning in summary.warnings))
 
 
 def _by_reason(reasons: dict[str, int]) -> str:
@@ -305,9 +308,7 @@ def extract_stage(
     started = time.monotonic()
 
     def announce(announcement: Announcement) -> None:
-        for line in told(plan, announcement, session.workspace.root):
-            for part in wrap(line, WIDTH - INDENT):
-                say(f"{'':<{INDENT}}{part}")
+        say_below(*told(plan, announcement, session.workspace.root))
         if unsure:
             raise unagreed(plan)
 

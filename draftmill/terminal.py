@@ -32,6 +32,13 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
+def say_below(*sentences: str) -> None:
+    """Sentences below the line of a stage, wrapped."""
+    for sentence in sentences:
+        for line in wrap(sentence, WIDTH - INDENT):
+            say(f"{'':<{INDENT}}{line}")
+
+
 def clock(seconds: float) -> str:
     """m:ss, or h:mm:ss."""
     whole = max(0, int(seconds))
@@ -124,8 +131,7 @@ class GenerationScreen(Screen):
     def show(self, progress: Progress) -> None:
         """Called by the run now and then. A warning is said once, and stays above the block."""
         for warning in progress.warnings[self._warned :]:
-            for line in wrap(f"warning: {warning}", WIDTH - INDENT):
-                say(f"{self._indent}{line}")
+            say_below(f"warning: {warning}")
         self._warned = len(progress.warnings)
         begins_to_stop = progress.stopping and self._stops_at is None
         if begins_to_stop:

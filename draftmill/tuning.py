@@ -24,7 +24,7 @@ from draftmill.interrupted import StoppedEarly
 from draftmill.pipeline import reader, selection_plan
 from draftmill.placement import Placement, place
 from draftmill.session import Session
-from draftmill.terminal import Screen, clock, say
+from draftmill.terminal import INDENT, WIDTH, Screen, clock, say, say_below
 from fleet.devices import Device
 from fleet.interrupt import Interrupt, run_interruptible
 from generation.tune_run import Rounds, TuneRun, rounds_for
@@ -43,7 +43,6 @@ from generation.tuning import (
     when_present_is_best,
 )
 
-WIDTH, INDENT = 80, 11
 HEADER = ("setting", "seqs", "tok/step", "KV cache", "tokens/s", "min", "max", "start", "gain")
 GAIN = "gain: tokens/s over those of the present engine section, each the median of its rounds"
 
@@ -111,7 +110,7 @@ def tune(session: Session, options: Options, give: Callable[[str], None]) -> Non
     """
     build = selection_plan(session)
     placement = place(session)
-    _say(*placement.lines())
+    say_below(*placement.lines())
     search = search_of(session, placement, options)
     rounds = rounds_for(search, options.rounds, options.prompts)
     sample = load_sample(
@@ -138,8 +137,8 @@ def tune(session: Session, options: Options, give: Callable[[str], None]) -> Non
     for line in result_table(search, run.outcomes):
         say(line)
     if run.outcomes:
-        _say(GAIN)
-    _say(*result_notes(search, run.outcomes))
+        say_below(GAIN)
+    say_below(*result_notes(search, run.outcomes))
     if not finished:
         raise StoppedEarly("tuning stopped; nothing is recommended, and no file was changed.")
     advice = advise(search, run.outcomes)
@@ -149,10 +148,10 @@ def tune(session: Session, options: Options, give: Callable[[str], None]) -> Non
             f"{session.manifest.name}: no engine setting ran that may be recommended; the first: {why}. Lower "
             "engine.max_num_seqs or engine.gpu_memory_utilization; `draftmill doctor MANIFEST` says what fits."
         )
-    _say(advice_line(search, advice, run.outcomes))
+    say_below(advice_line(search, advice, run.outcomes))
     values = changes(session.manifest.engine, search, advice.setting)
     if "kv_cache_dtype" in values:
-        _say("engine.kv_cache_dtype is part of the recipe: answers made with another are not reused")
+        say_below("engine.kv_cache_dtype is part of the recipe: answers made with another are not reused")
     give(engine_yaml(session.manifest.engine, values))
     if options.write and values:
         edit_manifest(session.manifest_path, "engine", values)
@@ -251,14 +250,14 @@ def _exact(search: Search, one: Outcome, outcomes: Sequence[Outcome]) -> str:
 
 
 def _say_plan(run: TuneRun, rounds: Rounds, options: Options, measuring: Sequence[Device]) -> None:
-    _say(
+    say_below(
         f"at most {run.search.settings} settings, each {rounds.count} rounds of {rounds.prompts:,} prompts; "
         f"{_cut(run.manifest, options)}; measured on {', '.join(one.label for one in measuring)}"
     )
     if run.sample.left_out:
-        _say(f"{run.sample.left_out:,} prompts cannot be asked and are left out")
+        say_below(f"{run.sample.left_out:,} prompts cannot be asked and are left out")
     if run.repeats:
-        _say(
+        say_below(
             f"the build has {len(run.sample.asks):,} prompts to ask, fewer than the rounds need: they are asked "
             "again, with prefix caching off for all settings"
         )
@@ -266,12 +265,6 @@ def _say_plan(run: TuneRun, rounds: Rounds, options: Options, measuring: Sequenc
 
 def _say_outcome(one: Outcome) -> None:
     if one.error is None:
-        _say(f"{one.setting}: {one.tokens_per_s:,.0f} tokens/s ({min(one.rates):,.0f} to {max(one.rates):,.0f})")
+        say_below(f"{one.setting}: {one.tokens_per_s:,.0f} tokens/s ({min(one.rates):,.0f} to {max(one.rates):,.0f})")
     else:
-        _say(f"{one.setting}: {'did not start' if one.start_s is None else 'failed'}")
-
-
-def _say(*sentences: str) -> None:
-    for sentence in sentences:
-        for line in wrap(sentence, WIDTH - INDENT):
-            say(f"{'':<{INDENT}}{line}")
+        say_below(f"{one.setting}: {'did not start' if one.start_s is None else 'failed'}")

@@ -17,6 +17,7 @@ from typing import Any
 from corpus.token_ids import pack_ids
 from fleet.devices import gpus_in, kind_of
 from generation import vllm_plugin
+from generation.engine_settings import SET_ELSEWHERE
 from generation.messages import EngineConfig, GenerateItem, GenerateResult
 from generation.meter import Meter
 
@@ -25,8 +26,6 @@ AUTO_MAX_NUM_SEQS = {"cuda": 256, "cpu": 16}
 16 leaves little for an engine that comes up later. On a GPU, vLLM's own default before it looks at the card."""
 CPU_BATCHED_TOKENS = 2_048
 """On a core: activations of vLLM's 4,096 do not fit its caches; 128 prompts of 150 tokens took 1.2 times as long."""
-RESERVED = ("model", "tokenizer", "seed", "dtype", "max_model_len", "n")
-"""Arguments that `extra` may not change: they are set elsewhere in the manifest."""
 
 
 def capacity_of(max_num_seqs: int) -> int:
@@ -52,8 +51,8 @@ def engine_arguments(config: EngineConfig, model_config: dict[str, Any]) -> dict
     Raises:
         ValueError: `extra` names an argument that the manifest sets elsewhere.
     """
-    for name in RESERVED:
-        if name in config.extra:
+    for name in config.extra:
+        if name in SET_ELSEWHERE:
             raise ValueError(f"engine.extra.{name} is set elsewhere in the manifest; remove it from engine.extra")
     arguments: dict[str, Any] = {
         "model": config.model_dir,

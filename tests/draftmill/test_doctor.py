@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +18,16 @@ from draftmill import doctor
 from draftmill.app import run_app
 from draftmill.doctor import Check, examine
 from tests.conftest import SMOLLM2
-from tests.fleet.fake_nvml import Card, FakeNvml, cards
+from tests.fleet.fake_nvml import Card, FakeNvml, cards, pcie_machine
 from tests.generation.test_fit import LLAMA_8B, QWEN_27B
 
 ROOT = Path(__file__).resolve().parents[2]
-PCIE = {frozenset(pair): 50 for pair in combinations(range(8), 2)}
 
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     """Eight PCIe cards of 96 GB, as this machine's."""
-    machine = FakeNvml(cards(8, memory_bytes=97_887 << 20), PCIE)
-    monkeypatch.setitem(sys.modules, "pynvml", machine)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return machine
+    return pcie_machine(monkeypatch, 8)
 
 
 def write(folder: Path, config: dict[str, Any] | None, gigabytes: float = 0.0, **engine: Any) -> Path:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +14,15 @@ from draftmill import pipeline
 from draftmill.app import run_app
 from generation.engine_settings import vllm_names
 from generation.run import GenerationRun
-from tests.fleet.fake_nvml import FakeNvml, cards
+from tests.fleet.fake_nvml import FakeNvml, pcie_machine
 
 World = Any  # tests/conftest.py makes it
-
-PCIE = {frozenset(pair): 50 for pair in combinations(range(4), 2)}
 
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     """Four PCIe cards of 96 GB."""
-    machine = FakeNvml(cards(4, memory_bytes=97_887 << 20), PCIE)
-    monkeypatch.setitem(sys.modules, "pynvml", machine)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return machine
+    return pcie_machine(monkeypatch, 4)
 
 
 def dry(world: World, path: Path, *options: str, command: str = "generate") -> int:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
+from itertools import combinations
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 GIB = 1 << 30
 SWITCH_BUS = "00000000:F0:00.0"
@@ -120,3 +124,12 @@ def cards(count: int, **changes: Any) -> list[Card]:
 def bus(at: int) -> str:
     """The PCI address of a card."""
     return f"00000000:{at + 1:02X}:00.0"
+
+
+def pcie_machine(monkeypatch: pytest.MonkeyPatch, count: int) -> FakeNvml:
+    """A machine of PCIe cards of 96 GB, any two of them behind the same host bridge, in the place of this one."""
+    levels = {frozenset(pair): 50 for pair in combinations(range(count), 2)}
+    machine = FakeNvml(cards(count, memory_bytes=97_887 << 20), levels)
+    monkeypatch.setitem(sys.modules, "pynvml", machine)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return machine
