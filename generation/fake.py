@@ -77,6 +77,8 @@ class FakeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A prompt that holds it breaks the engine, and the worker ends."""
     raise_token_id: int | None = None
     """A prompt that holds it fails alone."""
+    garbled_token_id: int | None = None
+    """A prompt that holds it is answered in another's name."""
     hang_token_id: int | None = None
     """A prompt that holds it stops the worker's loop."""
     fail_start: bool = False
@@ -142,9 +144,10 @@ class FakeHandler:
             self.meter.ended()
         self.meter.step(time.monotonic(), len(token_ids))
         shown = token_ids[:-1] if finish_reason == "stop" else token_ids
+        garbled = self._settings.garbled_token_id in prompt_token_ids
         return encode(
             GenerateResult(
-                response_id=request.response_id,
+                response_id="another" if garbled else request.response_id,
                 attempt=request.attempt,
                 token_ids=pack_ids(token_ids),
                 text=" ".join(WORDS[token % len(WORDS)] for token in shown),

@@ -72,13 +72,18 @@ def create_mortal(config: bytes, emit: Emit) -> Ones:
     return Ones(msgspec.msgpack.decode(config, type=ExtractConfig), emit, POISON)
 
 
+def create_late(config: bytes, emit: Emit) -> Ones:
+    """The same, and it dies of such a row when the shard is whole, before it has said so."""
+    return Ones(msgspec.msgpack.decode(config, type=ExtractConfig), emit, POISON, late=True)
+
+
 class Ones:
     """Writes shards whose states are all 1."""
 
     capacity = 2
 
-    def __init__(self, config: ExtractConfig, emit: Emit, deadly: int | None = None) -> None:
-        self.config, self._deadly = config, deadly
+    def __init__(self, config: ExtractConfig, emit: Emit, deadly: int | None = None, late: bool = False) -> None:
+        self.config, self._deadly, self._late = config, deadly, late
         self._hidden_size = json.loads((Path(config.target_dir) / "config.json").read_text())["hidden_size"]
         ready = ExtractReady(
             loaded_bytes=0, announced_bytes=0, limit_bytes=0, otherwise=config.most_tokens, budgets={},
@@ -95,7 +100,8 @@ class Ones:
         rows = [unpack_ids(row.token_ids) for row in decoded.rows]
         ids, lengths = [row.response_id for row in decoded.rows], [len(row) for row in rows]
         path = Path(config.out_dir) / shard_name(config.capture_id, ids)
-        if any(self._deadly in row for row in rows):
+        dies = any(self._deadly in row for row in rows)
+        if dies and not self._late:
             temporary_path(path).write_bytes(b"half a shard")
             os.kill(os.getpid(), signal.SIGKILL)
         meta = ShardMeta(
@@ -109,6 +115,8 @@ class Ones:
             "states": np.ones((sum(lengths), meta.states_per_token, self._hidden_size), dtype=np.float32),
         }
         save_file(tensors, path, metadata=header_texts(meta, ids))
+        if dies:
+            os.kill(os.getpid(), signal.SIGKILL)
         return msgspec.msgpack.encode(
             ExtractReceipt(
                 item_id=decoded.item_id, shard=path.name, size_bytes=path.stat().st_size, sha256=sha256_file(path),

@@ -113,6 +113,10 @@ def test_a_shard_is_whole_batches(lengths: list[int], budgets: Budgets, devices:
         assert sum(lengths[row] for row in item) * bytes_per_token <= max(MAX_BYTES, largest * bytes_per_token)
 
 
+def test_a_category_that_comes_first_takes_no_more_than_its_share() -> None:
+    assert rows_that_fit(["a"] * 20 + ["b"] * 10, [1] * 30, 15) == [*range(10), *range(20, 25)]
+
+
 def test_many_rows_make_several_shards_a_device() -> None:
     lengths = [100] * 4000
     batches = plan_batches(lengths, Budgets(2048))

@@ -27,7 +27,7 @@ from corpus.manifest import Manifest
 from corpus.runlog import RunLog
 from corpus.shards import ShardReader
 from corpus.target import ResolvedTarget
-from draftmill import pipeline
+from draftmill import agreement, pipeline
 from draftmill.app import run_app
 from extraction.plan import Cut
 from extraction.run import ExtractionRun
@@ -229,6 +229,33 @@ def test_a_row_that_ends_workers_is_found_by_halves_and_all_others_are_captured(
     assert [message.partition(":")[0] for message in halved] == ["2 rows"]
     assert not list(told.world.workspace.hidden(done.plan.capture_id).glob(".*"))  # what it was writing when it died
     assert plan_of(told, 0, 3).rows == ()
+
+
+def test_a_shard_whose_worker_died_before_it_said_so_doubles_no_row(told: Told) -> None:
+    done = extract(told, "tests.extraction.faulty:create_late", 2, 4)
+    assert done.captured == sorted(set(told.tokens) - {told.poisoned})
+    assert [row[0] for row in done.failures] == [told.poisoned]
+    folder = told.world.workspace.hidden(done.plan.capture_id)
+    named = told.ask(f"SELECT shard FROM hidden_shards WHERE capture_id = '{done.plan.capture_id}' ORDER BY ALL")
+    assert [(path.name,) for path in sorted(folder.glob("*.safetensors"))] == named
+
+
+def test_what_is_large_is_told_and_begun_only_when_agreed_to(
+    told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = told.world
+    monkeypatch.setattr(agreement, "ASK_BYTES", 1000)
+    quick = functools.partial(ExtractionRun, factory="tests.extraction.faulty:create_quick")
+    monkeypatch.setattr(pipeline, "ExtractionRun", quick)
+    command = ["extract", str(world.write(**manifest_of(3, 5))), "-w", str(world.workspace.root), "--devices", "2"]
+    before = told.ask("SELECT count(*) FROM hidden_rows")
+    assert run_app(command) == 2
+    said = capsys.readouterr().err
+    assert re.search(r"draftmill: extract: this writes 0\.00 GB\. Add --yes to begin, --max-disk SIZE", said)
+    assert re.search(r"writes 0\.00 GB; \S+ [GT]B are free\n +about 0:\d\d at the measured rate with 2 workers", said)
+    assert told.ask("SELECT count(*) FROM hidden_rows") == before
+    assert run_app([*command, "--yes"]) == 0
+    assert told.ask("SELECT count(*) FROM hidden_rows") == [(before[0][0] + ROWS,)]
 
 
 def test_a_failed_self_test_stops_the_command_with_one_line(

@@ -141,6 +141,15 @@ def test_a_prompt_that_ends_engines_twice_is_set_aside_with_what_was_said(world:
     assert tell(world, manifest) is None  # not without being told to
 
 
+def test_an_answer_in_the_name_of_another_is_the_engine_s_error(world: World) -> None:
+    manifest = story(world, [*questions(9), "poison"], garbled_token_id=world.words.token("poison"))
+    tell(world, manifest)
+    assert states(world)["engine_error"] == 1
+    (event,) = events(world, "item_failed")
+    assert "the answer is of another, attempt 0" in event
+    assert query(world.workspace, "SELECT count(*) FROM responses").item() == 10
+
+
 def test_an_engine_that_runs_out_of_memory_runs_fewer_at_once(world: World) -> None:
     manifest = story(world, questions(40), latency_s=0.03, max_num_seqs=8, out_of_memory_above=2)
     summary = tell(world, manifest)
