@@ -95,6 +95,13 @@ def test_when_no_answer_is_accepted_the_reasons_are_said_and_the_command_fails(w
     assert process.returncode == 2
     assert re.search(r"no answer was accepted \(\d+ prompt_too_long\)", said), said
     assert outcomes(world) == ["failed"]
+    shrunk = world.root / "shrunk.yaml"
+    shrunk.write_text(path.read_text().replace('"total": 10,', '"total": 10, "shortage": "rescale",'))
+    for _ in range(2):  # the second has nothing left to ask, and is no better for it
+        with command(world, shrunk) as process:
+            said = process.communicate(timeout=60)[1]
+        assert process.returncode == 2, said
+        assert "no answer was accepted" in said
 
 
 def test_no_line_is_wider_than_a_terminal(world: World) -> None:

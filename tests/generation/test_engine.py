@@ -64,6 +64,16 @@ def test_extra_may_not_contradict_the_manifest() -> None:
         engine_arguments(config(extra={"seed": 1}), {})
 
 
+def test_a_step_on_a_core_is_as_large_as_its_caches_hold_and_on_a_gpu_vllm_s_own() -> None:
+    def tokens(**changes: Any) -> Any:
+        return engine_arguments(config(**changes), {})["max_num_batched_tokens"]
+
+    assert tokens(device="cpu:0", max_num_batched_tokens=None) == 2048
+    assert tokens(device="cpu:0", max_num_batched_tokens=None, max_num_seqs=3000) == 3000
+    assert tokens(device="cuda:0", max_num_batched_tokens=None) is None
+    assert tokens(device="cpu:0", max_num_batched_tokens=512) == 512
+
+
 def test_a_request_has_no_seed_of_its_own() -> None:
     arguments = sampling_arguments(item(sampling={"temperature": 0.7, "top_k": 20.0, "min_p": 0.1}))
     assert "seed" not in arguments
