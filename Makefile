@@ -50,8 +50,10 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Engines and training have the machine to themselves; all other tests share its cores.
 test: check
-	$(BIN)/pytest -m "not full"
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal -m "not full and not e2e"
+	$(BIN)/pytest -m "e2e and not full"
 
 test-full: check
 	$(BIN)/pytest
