@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Protocol
 
 from fleet.devices import Device
 from fleet.messages import Beat, Emitted, FromWorker, ItemError, Ready, Result, Start, StartFailed, Stop, ToWorker
+from fleet.process import file_name
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +206,7 @@ class Crew:
             self._numbers,
             slot.device,
             start=Start(self._factory, self._config_for(slot.device), beat_s),
-            log_path=self._log_dir / f"worker-{_file_name(slot.device.label)}.log",
+            log_path=self._log_dir / f"worker-{file_name(slot.device.label)}.log",
             on_message=lambda worker, message: self._guarded(self._heard, slot, worker, message),
             on_death=lambda worker, how: self._guarded(self._died, slot, worker, how),
         )
@@ -294,8 +294,3 @@ class Crew:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _file_name(label: str) -> str:
-    """A device's label without what a path or a shell reads otherwise: cpu:0 is cpu-0."""
-    return re.sub(r"[^A-Za-z0-9._-]", "-", label)

@@ -123,7 +123,7 @@ def visible_gpus(variable: str | None, count: int) -> tuple[str, ...]:
 
 def find_cores() -> tuple[Device, ...]:
     """One device for each core of this process, as many as have CPU_DEVICE_BYTES each (at least one)."""
-    memory_bytes = _memory_bytes()
+    memory_bytes = machine_memory_bytes()
     cores = cores_that_fit(sorted(os.sched_getaffinity(0)), memory_bytes)
     name = _processor_name()
     return tuple(Device("cpu", core, name, memory_bytes // len(cores)) for core in cores)
@@ -185,7 +185,7 @@ def _labels(spec: str) -> Iterable[str]:
             yield f"{match[1]}:{index}"
 
 
-def _memory_bytes() -> int:
+def machine_memory_bytes() -> int:
     """Memory of the machine, or of this container if that is less."""
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):

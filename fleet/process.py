@@ -35,7 +35,8 @@ IN_PASSING = re.compile(
 """Lines that vLLM and others print of themselves below an error, and Python's warnings with their second line."""
 
 _BOOT = (
-    "import json, sys; fd, pid, sys.path[:] = json.loads(sys.argv.pop()); from fleet.worker import main; main(fd, pid)"
+    "import importlib, json, sys; fd, pid, entry, sys.path[:] = json.loads(sys.argv.pop()); "
+    "importlib.import_module(entry).main(fd, pid)"
 )
 
 
@@ -49,6 +50,8 @@ class Child:
         output: takes what the worker prints.
         on_data: called with each message, encoded.
         on_exit: called with the exit code, negative for a signal.
+        entry: the module whose `main(connection_fd, coordinator_pid)` the process runs.
+        pass_fds: files that it has open too, under the same numbers.
     """
 
     def __init__(
@@ -60,6 +63,8 @@ class Child:
         output: IO[bytes],
         on_data: Callable[[bytes], None],
         on_exit: Callable[[int], None],
+        entry: str = "fleet.worker",
+        pass_fds: Sequence[int] = (),
     ) -> None:
         self._on_data = on_data
         self._on_exit = on_exit
@@ -67,7 +72,7 @@ class Child:
         self._ending = threading.Lock()
         self._reaped = False
         self._connection, theirs = Pipe()
-        boot = json.dumps([theirs.fileno(), os.getpid(), list(paths)])
+        boot = json.dumps([theirs.fileno(), os.getpid(), entry, list(paths)])
         self._process = subprocess.Popen(
             [sys.executable, "-c", _BOOT, boot],
             stdin=subprocess.DEVNULL,
@@ -75,7 +80,7 @@ class Child:
             stderr=subprocess.STDOUT,
             cwd=folder,
             env={**environment, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"},
-            pass_fds=[theirs.fileno()],
+            pass_fds=[theirs.fileno(), *pass_fds],
             start_new_session=True,
         )
         theirs.close()
@@ -198,6 +203,11 @@ def last_lines(log_path: Path, start_bytes: int, count: int = 3) -> str:
         return ""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " | ".join([line for line in lines if not IN_PASSING.search(line)][-count:])
+
+
+def file_name(label: str) -> str:
+    """A worker's label without what a path or a shell reads otherwise: cpu:0 is cpu-0."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", label)
 
 
 def exit_words(code: int) -> str:

@@ -75,7 +75,7 @@ class BrokenError(Exception):
 def end_worker(reason: str) -> NoReturn:
     """End this worker at once, as `BrokenError` does; may be called from any thread of the worker."""
     sys.stderr.write(f"worker ends: {reason}\n")
-    _leave(EXIT_BROKEN)
+    leave(EXIT_BROKEN)
 
 
 def describe(error: BaseException) -> str:
@@ -118,7 +118,7 @@ def main(connection_fd: int, coordinator_pid: int) -> None:
     """Run a worker over an open pipe; the first thing that a new process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.set_inheritable(connection_fd, False)
-    _start_guard(coordinator_pid)
+    start_guard(coordinator_pid)
     asyncio.run(_Worker(Connection(connection_fd)).run())
 
 
@@ -142,7 +142,7 @@ class _Worker:
             self._send(
                 StartFailed("; ".join(filter(None, (describe(error), child_error(self._printed(), os.getpid())))))
             )
-            _leave(EXIT_START_FAILED)
+            leave(EXIT_START_FAILED)
         self._send(Ready(handler.capacity))
         beats = asyncio.create_task(self._beat(start.beat_s))
         tasks: set[asyncio.Task[None]] = set()
@@ -154,7 +154,7 @@ class _Worker:
         if tasks:
             await asyncio.wait(tasks)  # a handler may put its work in order; the coordinator's patience ends it
         beats.cancel()
-        _leave(0)
+        leave(0)
 
     def _printed(self) -> str:
         """What this worker and its children printed at last; nothing where that is no file."""
@@ -189,14 +189,14 @@ class _Worker:
             with self._sending:
                 self._connection.send_bytes(data)
         except OSError:
-            _end_group()  # nobody listens any more
+            end_group()  # nobody listens any more
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
             try:
                 data = self._connection.recv_bytes()
             except (EOFError, OSError):
-                _end_group()
+                end_group()
             loop.call_soon_threadsafe(self._inbox.put_nowait, decode_to_worker(data))
 
 
@@ -210,20 +210,20 @@ async def _create(start: Start, emit: Emit) -> Any:
     return made
 
 
-def _leave(code: int) -> NoReturn:
+def leave(code: int) -> NoReturn:
     """End without waiting for threads: an engine's, or a long call's, must not keep the process."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def _end_group() -> NoReturn:
+def end_group() -> NoReturn:
     """End this process and everything that it started. The worker leads its own process group."""
     kill_group(os.getpgid(0))
     os._exit(EXIT_BROKEN)
 
 
-def _start_guard(coordinator_pid: int) -> None:
+def start_guard(coordinator_pid: int) -> None:
     """Fork a process that kills the group when the coordinator or this worker is gone.
 
     The reader sees a dead coordinator too, but not while a native call holds the interpreter; and nobody
