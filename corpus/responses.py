@@ -152,13 +152,23 @@ def each_shard(folder: Path, places: Sequence[tuple[str, int]], columns: Sequenc
     for shard, row in places:
         by_shard.setdefault(shard, []).append(row)
     for shard, rows in sorted(by_shard.items()):
-        try:
-            frame = pl.read_parquet(folder / shard, columns=list(columns), glob=False)
-        except (OSError, pl.exceptions.PolarsError) as error:
-            first = first_line(error)
-            raise UserError(
-                f"{folder / shard}: the ledger names this shard and it cannot be read ({first}). Put it back, or run "
-                "`draftmill ledger rebuild`: its answers are then made again."
-            ) from error
         index = pl.Series("shard_row", sorted(rows), dtype=pl.Int64)
-        yield frame[index].with_columns(shard=pl.lit(shard), shard_row=index)
+        yield read_shard(folder, shard, columns)[index].with_columns(shard=pl.lit(shard), shard_row=index)
+
+
+def read_shard(folder: Path, shard: str, columns: Sequence[str]) -> pl.DataFrame:
+    """All rows of one shard, in its order.
+
+    Raises:
+        UserError: it is gone or damaged.
+    """
+    import polars as pl
+
+    try:
+        return pl.read_parquet(folder / shard, columns=list(columns), glob=False)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        first = first_line(error)
+        raise UserError(
+            f"{folder / shard}: the ledger names this shard and it cannot be read ({first}). Put it back, or run "
+            "`draftmill ledger rebuild`: its answers are then made again."
+        ) from error

@@ -133,7 +133,12 @@ class ShardReader:
         if not 0 <= index < len(self):
             raise IndexError(f"{self.path}: row {index} of {len(self)}")
         start, end = self._offsets[index : index + 2]
-        part = {name: self._open.get_slice(name)[start:end] for name in ("input_ids", "loss_mask", "states")}
+        from safetensors import SafetensorError
+
+        try:
+            part = {name: self._open.get_slice(name)[start:end] for name in ("input_ids", "loss_mask", "states")}
+        except SafetensorError as error:
+            raise DamagedError(_damaged(self.path, first_line(error))) from error
         return CapturedRow(self.response_ids[index], part["input_ids"], part["loss_mask"], part["states"])
 
     def token_ids(self) -> Any:
@@ -168,7 +173,16 @@ def _damage_said(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such shard. Run the extraction again.") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+        struct.error,
+    ) as error:
         raise DamagedError(_damaged(path, str(error) or type(error).__name__)) from error
 
 
@@ -197,6 +211,12 @@ def _parse_index(path: Path) -> tuple[ShardMeta, tuple[str, ...], list[int]]:
     tokens, states, _ = entries["states"]["shape"]
     if len(offsets) != len(response_ids) + 1 or offsets[-1] != tokens or states != meta.states_per_token:
         raise ValueError("its rows do not add up")
+    if offsets[0] != 0 or any(start > end for start, end in itertools.pairwise(offsets)):
+        raise ValueError("its rows overlap")
+    if len(set(response_ids)) < len(response_ids) or not all(isinstance(one, str) for one in response_ids):
+        raise ValueError("its response ids are not one a row")
+    if missing := {"states", "input_ids", "loss_mask"} - entries.keys():
+        raise ValueError(f"it has no {', '.join(sorted(missing))}")
     return meta, response_ids, offsets
 
 

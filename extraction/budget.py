@@ -62,6 +62,10 @@ class Budgets:
         """The band of this length has at most so many from now on."""
         return Budgets(self.otherwise, {**self.by_band, band_of(length): min(self.of(length), max(tokens, 1))})
 
+    def below(self, earlier: Budgets) -> list[tuple[int, int]]:
+        """(top, tokens) of each band that has fewer than it had."""
+        return [(top, tokens) for top, tokens in self.by_band.items() if tokens < earlier.of(top)]
+
 
 def band_of(length: int) -> int:
     """The top of the band of a length."""

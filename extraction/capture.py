@@ -11,7 +11,7 @@ state), H hidden.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,11 @@ class Capture:
     def hidden_size(self) -> int:
         """H."""
         return int(self.decoder.config.get_text_config().hidden_size)
+
+    @property
+    def token_bytes(self) -> int:
+        """What the states of one token take as they are stored."""
+        return int(self.states_per_token * self.hidden_size * self.store_dtype.itemsize)
 
     def of_all_layers(self) -> Capture:
         """The same loaded target, every layer's output captured, in the numbers that it computes with."""
@@ -156,19 +161,37 @@ def load_decoder(model_dir: Path | str, *, dtype: str, device: str, trust_remote
     from transformers import AutoModelForCausalLM
 
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            str(model_dir), dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            str(model_dir), dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, output_loading_info=True
         )
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
             f"{model_dir}: transformers cannot load a causal language model from it ({why}). Check target.model."
         ) from error
+    check_whole(model_dir, loading["missing_keys"], model)
     decoder = model.base_model
     if hasattr(decoder, "language_model"):  # a vision-language model: its text part
         decoder = decoder.language_model
     decoder = decoder.eval().requires_grad_(False).to(device)
     return decoder, int(model.config.get_text_config().num_hidden_layers)
+
+
+def check_whole(model_dir: Path | str, missing: Iterable[str], model: Any) -> None:
+    """transformers fills tensors that a folder lacks with random numbers, others in every process.
+
+    Raises:
+        UserError: tensors of the decoder are not there; an output head may be missing, nothing here runs it.
+    """
+    head = model.get_output_embeddings()
+    heads = {id(parameter) for parameter in head.parameters()} if head is not None else set()
+    own = dict(model.named_parameters()) | dict(model.named_buffers())
+    lacking = sorted(name for name in missing if id(own.get(name)) not in heads)
+    if lacking:
+        more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
+        raise UserError(
+            f"{model_dir}: its weights lack {', '.join(lacking[:3])}{more}. Download or convert target.model again."
+        )
 
 
 def find_layers(decoder: Any, num_layers: int) -> Any:

@@ -1,4 +1,4 @@
-"""Which rows go into which shard, and which rows a disk has room for: integers in, integers out.
+"""Which rows go into which shard, which rows a disk has room for, which ones a self-test takes: integers alone.
 
 A shard is whole batches, one after the other as they were cut, so that no batch is left half full at a shard's end.
 There are several shards a device, where there are batches enough, so that none waits long for the last one.
@@ -13,6 +13,9 @@ from extraction.plan import Batch
 MAX_ROWS = 4_096
 MAX_BYTES = 1 << 30
 ITEMS_PER_DEVICE = 8
+SAMPLE_ROWS = 4
+SAMPLE_TOKENS = 512
+"""The self-test's rows and how long they may be: it runs every layer twice."""
 
 
 def plan_items(
@@ -69,3 +72,13 @@ def rows_that_fit(categories: Sequence[str], tokens: Sequence[int], most_tokens:
         left -= tokens[row]
         kept.append(row)
     return sorted(kept)
+
+
+def sample_rows(tokens: Sequence[int]) -> list[int]:
+    """A few rows for the self-test: from the shortest to the longest that is short enough."""
+    by_length = sorted((row for row, count in enumerate(tokens) if count), key=lambda row: tokens[row])
+    short = [row for row in by_length if tokens[row] <= SAMPLE_TOKENS]
+    if not short:
+        return by_length[:1]
+    step = (len(short) - 1) / max(1, SAMPLE_ROWS - 1)
+    return sorted({short[round(n * step)] for n in range(SAMPLE_ROWS)})

@@ -24,29 +24,23 @@ def align_of(device: str) -> int:
     return ALIGN_CPU if device == "cpu" else ALIGN_GPU
 
 
-class ExtractConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a worker needs once. Paths are absolute; `out_dir` is the capture's own folder."""
+class TargetConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker needs to load the target and to know what its batches may hold. Paths are absolute."""
 
     target_dir: str
-    target: str
-    revision: str
     dtype: str
     """Numbers that the target computes with."""
     store_dtype: str
-    """Numbers that the shards hold."""
+    """Numbers that the states are kept in."""
     layer_ids: tuple[int, ...]
     """0-based layer outputs, ascending."""
     final_state: bool
-    capture_id: str
-    out_dir: str
     device: str = "cpu"
     """cpu or cuda:N."""
     memory_bytes: int = 0
     """Of the device; on the CPU this worker's share of the machine's. 0: ask the device."""
     longest: tuple[int, ...] = ()
     """The longest row of each length band that the run has, shortest first."""
-    sample: tuple[bytes, ...] = ()
-    """Token ids of a few rows for the self-test, as int32."""
     max_tokens_per_batch: int = 0
     """Padded tokens of one forward; 0 chooses by device and measured memory."""
     threads: int = 0
@@ -62,6 +56,17 @@ class ExtractConfig(msgspec.Struct, frozen=True, kw_only=True):
     def align(self) -> int:
         """What lengths are padded to a multiple of."""
         return align_of(self.device)
+
+
+class ExtractConfig(TargetConfig, frozen=True, kw_only=True):
+    """All that an extraction worker needs once; `out_dir` is the capture's own folder."""
+
+    target: str
+    revision: str
+    capture_id: str
+    out_dir: str
+    sample: tuple[bytes, ...] = ()
+    """Token ids of a few rows for the self-test, as int32."""
 
 
 class ExtractRow(msgspec.Struct, frozen=True, array_like=True):

@@ -22,6 +22,11 @@ DEPTH = 2
 """Batches whose states are under way beside the one that is computed."""
 
 
+def under_way(device: Any) -> int:
+    """How many batches' states lie on the device itself beside the one that is computed."""
+    return 1 if device.type == "cuda" else DEPTH
+
+
 class Outlet:
     """The way out of one device."""
 
@@ -61,9 +66,14 @@ class Outlet:
             put.exception()
         writer.abandon()
 
-    def settle(self) -> None:
-        """Wait until nothing is under way: what was on the device for it is free."""
+    def settle(self) -> bool:
+        """Wait until nothing is under way: what was on the device for it is free. False: nothing was."""
+        idle = [self._room.acquire(blocking=False) for _ in range(DEPTH)]
+        for room in idle:
+            if room:
+                self._room.release()
         self._thread.submit(lambda: None).result()
+        return not all(idle)
 
     def _write(
         self, writer: ShardWriter, rows: Sequence[int], fetch: _Fetch, input_ids_S: Any, loss_mask_S: Any

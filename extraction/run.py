@@ -28,8 +28,9 @@ from corpus.set_aside import SetAside, forget, read_set_aside, write_set_aside
 from corpus.shards import ShardMeta
 from corpus.target import ResolvedTarget
 from extraction.announcement import Announcement
-from extraction.budget import Budgets, bands_of
-from extraction.items import plan_items
+from extraction.budget import Budgets
+from extraction.configuration import target_config
+from extraction.items import plan_items, sample_rows
 from extraction.messages import (
     AUTO_TOKENS_CPU,
     BudgetLowered,
@@ -44,7 +45,7 @@ from extraction.messages import (
     shard_name,
 )
 from extraction.plan import Cut, cut_of, plan_batches
-from extraction.stage import ExtractionPlan, Row, gigabytes
+from extraction.stage import ExtractionPlan, gigabytes
 from extraction.tokens import RowTokens
 from fleet.crew import Launch
 from fleet.devices import Device
@@ -54,9 +55,6 @@ from fleet.process import WorkerProcess
 
 AHEAD_PER_DEVICE = 3
 DRAIN_S = 600.0
-SAMPLE_ROWS = 4
-SAMPLE_TOKENS = 512
-"""The self-test's rows and how long they may be: it runs every layer twice."""
 STATES_KEPT = "What was captured is kept"
 
 Report = Callable[[int, int, float], None]
@@ -110,12 +108,11 @@ class ExtractionRun:
         write_text(self.folder / "capture.json", json.dumps(body, indent=1, sort_keys=True))
         self.ledger.call(lambda connection: ingest.ingest_capture(connection, workspace, plan.capture_id))
         places = [(row.shard, row.shard_row) for row in plan.rows]
-        longest = tuple(bands_of(max(row.tokens, 1) for row in plan.rows).values())
         with await asyncio.to_thread(RowTokens, workspace.responses, places, workspace.cache) as tokens:
-            sample = tuple(tokens.of(i)[1] for i in _sample(plan.rows))
+            sample = tuple(tokens.of(i)[1] for i in sample_rows([row.tokens for row in plan.rows]))
             pool = Pool(
                 self.factory,
-                lambda device: msgspec.msgpack.encode(self._config(device, longest, sample)),
+                lambda device: msgspec.msgpack.encode(self._config(device, sample)),
                 devices[:measure_on],
                 on_event=self._heard,
                 on_death=lambda device: self.log.worker_died(device.label),
@@ -245,26 +242,16 @@ class ExtractionRun:
             plan.capture_id, plan.layer_ids, plan.final_state, target.target.model, target.revision, plan.stored_dtype
         )
 
-    def _config(self, device: Device, longest: tuple[int, ...], sample: tuple[bytes, ...]) -> ExtractConfig:
+    def _config(self, device: Device, sample: tuple[bytes, ...]) -> ExtractConfig:
         plan, target = self.plan, self.target
-        budget = self.manifest.extraction.max_tokens_per_batch
+        lengths = [row.tokens for row in plan.rows]
         return ExtractConfig(
-            target_dir=str(target.folder),
+            **msgspec.structs.asdict(target_config(self.manifest, target, device, lengths)),
             target=target.target.model,
             revision=target.revision,
-            dtype=self.manifest.target.dtype,
-            store_dtype=plan.stored_dtype,
-            layer_ids=plan.layer_ids,
-            final_state=plan.final_state,
             capture_id=plan.capture_id,
             out_dir=str(self.folder),
-            device=device.torch_name,
-            memory_bytes=device.memory_bytes if device.kind == "cpu" else 0,
-            longest=longest,
             sample=sample,
-            max_tokens_per_batch=0 if budget == "auto" else budget,
-            threads=1 if device.kind == "cpu" else 0,
-            trust_remote_code=self.manifest.target.trust_remote_code,
         )
 
 
@@ -281,12 +268,3 @@ def check_disk(plan: ExtractionPlan, root: Path) -> None:
             "training live, without a disk (training.feed: live); or take --max-disk with what they may use (category "
             "shares are kept), free space, or choose another --workspace."
         )
-
-
-def _sample(rows: Sequence[Row]) -> list[int]:
-    """A few rows for the self-test: from the shortest to the longest that is short enough."""
-    short = sorted((i for i, row in enumerate(rows) if 0 < row.tokens <= SAMPLE_TOKENS), key=lambda i: rows[i].tokens)
-    if not short:
-        return sorted((i for i, row in enumerate(rows) if row.tokens), key=lambda i: rows[i].tokens)[:1]
-    step = (len(short) - 1) / max(1, SAMPLE_ROWS - 1)
-    return sorted({short[round(n * step)] for n in range(SAMPLE_ROWS)})

@@ -42,7 +42,7 @@ class ExtractionPlan:
     set_aside: int = 0
     """Rows that an earlier run could not capture."""
     left_out: int = 0
-    """Rows that --limit or --max-disk leaves for another time."""
+    """Rows that --limit, --max-disk or a limit of held-out rows leaves for another time."""
 
     @property
     def bytes_per_token(self) -> int:
@@ -85,12 +85,17 @@ def plan_extraction(
     *,
     max_disk_bytes: int | None = None,
     retry_set_aside: bool = False,
+    holdout_only: bool = False,
+    holdout_limit: int | None = None,
 ) -> ExtractionPlan:
     """What is left to capture of a build's accepted responses, held-out ones included.
 
     Args:
         limit: capture at most so many rows now.
         max_disk_bytes: keep the states of this build below so many bytes, those that are there included.
+        holdout_only: nothing but held-out rows, for training that is fed live.
+        holdout_limit: keep at most so many held-out rows, the first of each category as its share asks, those that
+            are there included.
         retry_set_aside: rows that an earlier run could not capture are tried again.
 
     Raises:
@@ -103,18 +108,19 @@ def plan_extraction(
         """
         SELECT r.response_id, r.shard, r.shard_row, r.prompt_tokens + r.response_tokens,
                h.response_id IS NOT NULL, f.response_id IS NOT NULL,
-               concat_ws('/', b.category, b.source, b.holdout)
+               concat_ws('/', b.category, b.source, b.holdout), b.holdout
         FROM build_responses b JOIN accepted_responses r USING (response_id)
         JOIN builds USING (build_id)
         LEFT JOIN (SELECT DISTINCT response_id FROM hidden_rows WHERE capture_id = ?) h USING (response_id)
         LEFT JOIN (SELECT response_id FROM hidden_failures WHERE capture_id = ?) f USING (response_id)
         LEFT JOIN prompts p ON p.candidates_id = builds.candidates_id AND p.prompt_id = b.prompt_id
-        WHERE b.build_id = ? AND b.left_out IS NULL
+        WHERE b.build_id = ? AND b.left_out IS NULL AND (b.holdout OR NOT ?)
         ORDER BY p.source_rank, b.prompt_id, b.replica, b.turn, r.response_id
         """,
         capture,
         capture,
         build_id,
+        holdout_only,
     )
     aside = {row[0] for row in found if row[5] and not row[4]} if not retry_set_aside else set()
     rows = [row for row in found if row[0] not in aside]
@@ -123,6 +129,11 @@ def plan_extraction(
         build_id, capture, layer_ids, section.final_state, hidden_size, section.dtype,
         (), sum(row[4] for row in found), len(aside),
     )  # fmt: skip
+    if holdout_limit is not None:
+        held_out = [row for row in rows if row[7]]
+        kept = rows_that_fit([row[6] for row in held_out], [1] * len(held_out), holdout_limit)
+        chosen = {held_out[i][0] for i in kept}
+        rows = [row for row in rows if not row[7] or row[0] in chosen]
     if max_disk_bytes is not None:
         kept = rows_that_fit([row[6] for row in rows], [row[3] for row in rows], max_disk_bytes // plan.bytes_per_token)
         if rows and not kept:
@@ -165,5 +176,8 @@ def target_layers(manifest: Manifest, num_layers: int) -> tuple[int, ...]:
 
 
 def gigabytes(size_bytes: float) -> str:
-    """For a person: GB, or TB from a thousand on."""
-    return f"{size_bytes / 1e12:.2f} TB" if size_bytes >= 1e12 else f"{size_bytes / 1e9:.2f} GB"
+    """For a person: GB; TB from a thousand of them on, MB or kB where there would be nothing before the point."""
+    for size, unit in ((1e12, "TB"), (1e7, "GB"), (1e6, "MB")):
+        if size_bytes >= size:
+            return f"{size_bytes / (1e9 if unit == 'GB' else size):.2f} {unit}"
+    return f"{size_bytes / 1e3:.1f} kB"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpus.artefacts import sha256_file
+from corpus.errors import DamagedError
 from corpus.set_aside import read_set_aside
 from corpus.shards import shard_index
 from corpus.workspace import Workspace
@@ -262,9 +263,11 @@ def ingest_hidden_shard(connection: Connection, path: Path, sha256: str | None =
     """hidden/<capture_id>/<shard>.safetensors; returns its rows, which are no longer set aside.
 
     Raises:
-        UserError: the file is not a shard.
+        UserError: the file is not a shard, or one of another capture than its folder's.
     """
     meta, response_ids, tokens = shard_index(path)
+    if path.parent.name != meta.capture_id:
+        raise DamagedError(f"{path}: a shard of capture {meta.capture_id} in the folder of {path.parent.name}")
     key = {"capture_id": meta.capture_id, "shard": path.name}
     connection.execute("DELETE FROM hidden_rows WHERE capture_id = ? AND shard = ?", list(key.values()))
     connection.execute(
@@ -315,7 +318,9 @@ def ingest_drafter(connection: Connection, workspace: Workspace, drafter_id: str
         )
     if (folder / "acceptance.json").exists():
         for row in _json(folder / "acceptance.json"):
-            values = {**row, "measured_at": _time(row["measured_at"])}
+            values = {key: row[key] for key in ("build_id", "category", "measured_by", "drafts", "accepted_tokens")}
+            sums = {key: row.get(key) for key in ("sum_drafts_sq", "sum_accepted_sq", "sum_cross")}  # not all have them
+            values |= {"rows": row["rows"], **sums, "measured_at": _time(row["measured_at"])}
             _insert(connection, "acceptance", {"drafter_id": drafter_id, **values})
 
 

@@ -76,7 +76,7 @@ def _adopt_states(connection: Connection, path: Path) -> None:
         "SELECT count(*) FROM hidden_rows WHERE capture_id = ? AND list_contains(?::VARCHAR[], response_id)",
         [meta.capture_id, response_ids],
     ).fetchone()
-    if known is not None and known[0]:
+    if known is not None and known[0] and path.parent.name == meta.capture_id:
         log.info("%s holds %d rows that are captured already; it is removed", path.name, known[0])
         path.unlink()
         return
@@ -139,7 +139,11 @@ def _named_hidden(ledger: LedgerWriter) -> set[tuple[str, str]]:
     if lost:
         ledger.call(forget)
         count = len(lost)
-        log.warning("%d shards of hidden states are gone or damaged; `draftmill extract` captures them again", count)
+        log.warning(
+            "%d %s of hidden states gone or damaged; `draftmill extract` captures again what was in them",
+            count,
+            "shard" if count == 1 else "shards",
+        )
     return named
 
 

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +16,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from corpus.artefacts import sha256_file
-from corpus.errors import UserError
+from corpus.errors import DamagedError, UserError
 from corpus.shard_writer import ShardWriter, write_shard
-from corpus.shards import CapturedRow, ShardMeta, ShardReader, shard_index, shard_tokens
+from corpus.shards import CapturedRow, ShardMeta, ShardReader, capture_body, shard_index, shard_tokens
 
 META = ShardMeta("capture", (1, 3), True, "org/model", "abc", "float32")
 
@@ -131,7 +134,7 @@ def test_a_torn_file_is_one_line(tmp_path: Path, keep: int) -> None:
     path = write_shard(tmp_path / "a.safetensors", make_rows([9, 9]), META).path
     data = path.read_bytes()
     path.write_bytes(data[:keep])
-    for read in (ShardReader, shard_index, shard_tokens):
+    for read in (ShardReader, capture_body, shard_index, shard_tokens):
         with pytest.raises(UserError, match="not a whole hidden-state shard") as caught:
             read(path)
         assert "\n" not in str(caught.value)
@@ -145,7 +148,8 @@ def test_tokens_that_are_no_number_a_token_are_one_line(tmp_path: Path, name: st
     tensors = load_file(str(path))
     for changed in ({}, {name: tensors[name].double()}, {name: tensors[name][:4].clone()}):
         save_file({key: value for key, value in tensors.items() if key != name} | changed, str(path), metadata=texts)
-        assert shard_index(path)[2] == (3, 2)
+        if changed:  # the index looks at neither
+            assert shard_index(path)[2] == (3, 2)
         with pytest.raises(UserError, match=f"not a whole hidden-state shard .*{name}") as caught:
             shard_tokens(path)
         assert "\n" not in str(caught.value)
@@ -177,3 +181,58 @@ def test_the_index_needs_no_torch(tmp_path: Path) -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.split() == ["(3,", "4)", "False"]
+
+
+def with_header(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Write a shard again with another header, of equal length at least."""
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    change(header)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size :])
+
+
+def renamed(header: dict[str, Any], name: str) -> None:
+    header["other"] = header.pop(name)
+
+
+def told(header: dict[str, Any], key: str, value: str) -> None:
+    header["__metadata__"][key] = value
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header: renamed(header, "input_ids"),
+        lambda header: renamed(header, "loss_mask"),
+        lambda header: renamed(header, "states"),
+        lambda header: header["offsets"].update(data_offsets=[]),
+        lambda header: header["offsets"].update(data_offsets=[-(2**70), 2**70]),
+        lambda header: told(header, "schema_version", "inf"),
+        lambda header: told(header, "response_ids", json.dumps(["r0", "r0"])),
+        lambda header: told(header, "response_ids", json.dumps([1, 2])),
+        lambda header: told(header, "layer_ids", "[" * 100_000),
+    ],
+)
+def test_a_damaged_header_is_one_line_from_every_reader(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None]
+) -> None:
+    path = write_shard(tmp_path / "a.safetensors", make_rows([2, 3]), META).path
+    with_header(path, change)
+    for read in (shard_index, shard_tokens, capture_body, lambda path: list(ShardReader(path))):
+        with pytest.raises(DamagedError) as caught:
+            read(path)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("offsets", [(1, 2, 5), (-5, 2, 5), (0, 6, 5), (0, 2**62, 5), (0, -1, 5)])
+def test_rows_that_overlap_are_damage(tmp_path: Path, offsets: tuple[int, ...]) -> None:
+    path = write_shard(tmp_path / "a.safetensors", make_rows([2, 3]), META).path
+    data = bytearray(path.read_bytes())
+    good = struct.pack("<3q", 0, 2, 5)
+    at = bytes(data).index(good)
+    data[at : at + len(good)] = struct.pack("<3q", *offsets)
+    path.write_bytes(data)
+    with pytest.raises(DamagedError, match="its rows overlap"):
+        shard_index(path)

@@ -23,28 +23,29 @@ class SmallWords(Words):
         return POISON if word == "poison" else 3 + zlib.crc32(word.encode()) % 80
 
 
-def sections(counts: Mapping[str, int], **extraction: Any) -> dict[str, Any]:
+def sections(counts: Mapping[str, int], mix: Mapping[str, Any] | None = None, **extraction: Any) -> dict[str, Any]:
     """Of a manifest that takes all prompts, and stores states as they are computed.
 
     Args:
         counts: prompts by category, each in a file of its own.
+        mix: changed keys of this section.
         extraction: keys of this section.
     """
     return {
         "sources": [{"name": name, "path": f"{name}.jsonl", "category": name} for name in counts],
-        "mix": {"total": sum(counts.values()), "shares": dict(counts), "holdout": 0.0},
+        "mix": {"total": sum(counts.values()), "shares": dict(counts), "holdout": 0.0, **(mix or {})},
         "generation": {"max_tokens": 64, "thinking": {"share": 0.0}, "reject": []},
         "engine": {"max_num_seqs": 16, "extra": {"vocabulary": 90}},
         "extraction": {"dtype": "float32", **extraction},
     }
 
 
-def answered_world(root: Path, texts: Mapping[str, Sequence[str]]) -> World:
+def answered_world(root: Path, texts: Mapping[str, Sequence[str]], mix: Mapping[str, Any] | None = None) -> World:
     """The world of these prompts, by category."""
     world = World(root)
     world.words = SmallWords()
     save_tiny(world.tiny_model(), "llama", vocab_size=VOCABULARY)
     for name, prompts in texts.items():
         world.jsonl(f"{name}.jsonl", [{"prompt": text} for text in prompts])
-    world.tell(world.manifest(**sections({name: len(prompts) for name, prompts in texts.items()})))
+    world.tell(world.manifest(**sections({name: len(prompts) for name, prompts in texts.items()}, mix)))
     return world

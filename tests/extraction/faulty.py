@@ -38,18 +38,26 @@ POISON = 95
 
 def create_small(config: bytes, emit: Emit) -> Any:
     """The real worker on a device that is full above HOLDS padded tokens, as CUDA would say it."""
-    import torch
-
     from extraction.worker import create
 
     handler = create(config, emit)
+    hold_few(handler.capture)
+    return handler
+
+
+def hold_few(capture: Any) -> list[int]:
+    """Make a target's device full above HOLDS padded tokens; the batches that it then refuses, in padded tokens."""
+    import torch
+
+    refused: list[int] = []
 
     def full(_module: Any, _inputs: Any, named: dict[str, Any]) -> None:
-        if named["input_ids"].numel() > HOLDS:
+        if (tokens := named["input_ids"].numel()) > HOLDS:
+            refused.append(tokens)
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    handler.capture.decoder.register_forward_pre_hook(full, with_kwargs=True)
-    return handler
+    capture.decoder.register_forward_pre_hook(full, with_kwargs=True)
+    return refused
 
 
 def create_wrong(config: bytes, emit: Emit) -> Any:

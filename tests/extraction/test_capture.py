@@ -3,25 +3,33 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from corpus.errors import Retryable, UserError
-from corpus.shards import ShardReader
+from corpus.shard_writer import ShardWriter
+from corpus.shards import ShardMeta, ShardReader
 from corpus.token_ids import pack_ids
 from extraction.budget import Budgets
 from extraction.capture import Capture, find_layers
+from extraction.forwards import capture_rows
+from extraction.limits import Limits
 from extraction.messages import ExtractConfig, ExtractItem, ExtractReceipt, ExtractRow, SelfTestFailed, decode_event
+from extraction.outlet import Outlet
 from extraction.plan import Cut
 from extraction.selftest import check_capture
 from extraction.start import ALLOCATOR, allocator_settings
-from extraction.worker import Limits, capture_rows, create
+from extraction.worker import create
 from tests.extraction.tiny import random_rows, save_tiny
 
 LAYERS = (1, 4, 6)
@@ -241,6 +249,64 @@ def test_out_of_memory_halves_and_goes_on() -> None:
         capture_rows(Small(40), rows, Limits(Budgets(100)), taken({}, rows), stop=lambda: True)
 
 
+class Shared(Small):
+    """A device that also holds what earlier batches left there, in tokens."""
+
+    def __init__(self, holds: int) -> None:
+        super().__init__(holds)
+        self.room, self.settled = holds, 0
+
+    def packed(self, rows: Sequence[Sequence[int]], length: int = 0) -> Any:
+        self.holds = self.room
+        states = super().packed(rows, length)
+        self.room -= len(states)
+        return states
+
+    def settle(self, all_of_it: int) -> bool:
+        had_more, self.room = self.room < all_of_it, all_of_it
+        self.settled += 1
+        return had_more
+
+
+def test_a_row_is_given_up_only_when_nothing_lies_beside_it() -> None:
+    rows = random_rows([70, 60, 50, 90])
+    states: dict[int, Any] = {}
+    device = Shared(80)
+    failed, _, _ = capture_rows(device, rows, Limits(Budgets(1)), taken(states, rows), settle=lambda: device.settle(80))
+    assert failed == {3: "out of memory with 90 tokens alone"}
+    assert sorted(states) == [0, 1, 2]
+    assert device.settled == device.refused == 3  # the longest row, and two that had the one before beside them
+
+
+def test_an_outlet_says_whether_something_was_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_to_settle = threading.Event()
+
+    class Telling(ThreadPoolExecutor):
+        """Tells when something is submitted behind the one that waits for it."""
+
+        def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+            future = super().submit(function, *arguments, **named)
+            if put:
+                asked_to_settle.set()
+            return future
+
+    class Slow(ShardWriter):
+        def put(self, rows: Sequence[int], states_SNH: Any, input_ids_S: Any, loss_mask_S: Any) -> None:
+            assert asked_to_settle.wait(60)
+            super().put(rows, states_SNH, input_ids_S, loss_mask_S)
+
+    put: list[Future[None]] = []
+    monkeypatch.setattr("extraction.outlet.ThreadPoolExecutor", Telling)
+    outlet = Outlet(torch.device("cpu"))
+    assert not outlet.settle()
+    meta = ShardMeta("cap", (1,), False, "org/tiny", "abc", "float32")
+    with Slow(tmp_path / "a.safetensors", meta, ["a"], [3], 4) as writer:
+        put.append(outlet.put(writer, [0], torch.zeros(3, 1, 4), torch.zeros(3), torch.zeros(3)))
+        assert outlet.settle()
+        assert put[0].done()
+        assert not outlet.settle()
+
+
 def test_a_row_that_would_take_too_much_is_not_even_tried() -> None:
     rows = random_rows([10, 60])
     states: dict[int, Any] = {}
@@ -325,3 +391,48 @@ def test_a_folder_without_a_model_and_an_unknown_shape(tmp_path: Path, target: P
         Capture(target, (8,))
     with pytest.raises(UserError, match="cannot be captured"):
         find_layers(Capture(target, (1,)).decoder, 5)
+
+
+def without(target: Path, folder: Path, *names: str) -> Path:
+    """A copy of a target whose safetensors lack these tensors."""
+    shutil.copytree(target, folder)
+    path = folder / "model.safetensors"
+    tensors = load_file(str(path))
+    for name in names:
+        del tensors[name]
+    save_file(tensors, str(path), metadata={"format": "pt"})
+    return folder
+
+
+def test_a_target_that_lacks_weights_is_refused_and_not_filled_with_random_ones(
+    any_target: Path, tmp_path: Path
+) -> None:
+    lacking = [f"model.layers.2.mlp.{name}_proj.weight" for name in ("down", "gate", "up")]
+    with pytest.raises(UserError, match=r"its weights lack model\.layers\.2\.mlp\.down_proj\.weight, ") as caught:
+        Capture(without(any_target, tmp_path / "holes", *lacking), (1,))
+    assert str(caught.value).count("\n") == 0
+    headless = save_tiny(tmp_path / "untied", "llama")
+    states = Capture(headless, (1, 3)).forward([[5, 6, 7]])
+    again = Capture(without(headless, tmp_path / "headless", "lm_head.weight"), (1, 3)).forward([[5, 6, 7]])
+    assert torch.equal(states[0], again[0])  # nothing here runs the head
+
+
+class Poisoned:
+    """States of ones; a token 9 has one that is no number, a token 8 an infinite one."""
+
+    def packed(self, rows: Sequence[Sequence[int]], length: int = 0) -> torch.Tensor:
+        states_SNH = torch.ones(sum(map(len, rows)), 2, 3)
+        tokens_S = torch.tensor([token for row in rows for token in row])
+        states_SNH[tokens_S == 9, 1, 2] = float("nan")
+        states_SNH[tokens_S == 8, 0, 0] = -float("inf")
+        return states_SNH
+
+
+def test_rows_whose_states_are_no_numbers_are_left_out_and_no_other() -> None:
+    rows = [[1, 2, 3], [4, 9], [5], [6, 8, 6, 6], [7, 7]]
+    states: dict[int, Any] = {}
+    failed, cut, _ = capture_rows(Poisoned(), rows, Limits(Budgets(8)), taken(states, rows))
+    assert failed == {1: "its states are no numbers in float32", 3: "its states are no numbers in float32"}
+    assert sorted(states) == [0, 2, 4]
+    assert all(len(states[i]) == len(rows[i]) and torch.isfinite(states[i]).all() for i in states)
+    assert cut.rows == len(rows)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from corpus.errors import UserError
 from corpus.manifest_file import parse_manifest
 from extraction.budget import Budgets, band_of
-from extraction.items import MAX_BYTES, plan_items, rows_that_fit
+from extraction.items import MAX_BYTES, SAMPLE_ROWS, SAMPLE_TOKENS, plan_items, rows_that_fit, sample_rows
 from extraction.plan import MIN_SAVED_TOKENS, WASTE, Batch, Cut, cut_of, halve, plan_batches
 from extraction.stage import target_layers
 
@@ -161,3 +161,16 @@ sources: [{name: a, path: a.jsonl, category: coding}]
 target: {model: m}
 extraction: {layers: LAYERS}
 """
+
+
+@given(tokens=st.lists(st.integers(0, 2 * SAMPLE_TOKENS), max_size=30))
+def test_a_self_test_takes_a_few_short_rows_from_end_to_end(tokens: list[int]) -> None:
+    rows = sample_rows(tokens)
+    assert rows == sorted(set(rows))
+    short = [count for count in tokens if 0 < count <= SAMPLE_TOKENS]
+    taken = [tokens[row] for row in rows]
+    if short:
+        assert len(rows) == min(SAMPLE_ROWS, len(short))
+        assert (min(taken), max(taken)) == (min(short), max(short))
+    else:
+        assert taken == sorted(filter(None, tokens))[:1]  # nothing is short enough: the shortest there is

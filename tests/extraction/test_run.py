@@ -240,6 +240,19 @@ def test_a_shard_whose_worker_died_before_it_said_so_doubles_no_row(told: Told) 
     assert [(path.name,) for path in sorted(folder.glob("*.safetensors"))] == named
 
 
+def test_a_shard_in_the_folder_of_another_capture_is_put_aside_and_its_rows_are_captured_again(told: Told) -> None:
+    here, there = (extract(told, "extraction.start:create", layer) for layer in (5, 6))
+    folder, others = (told.world.workspace.hidden(done.plan.capture_id) for done in (here, there))
+    moved = min(others.glob("*.safetensors"))
+    moved.rename(folder / moved.name)
+    again = extract(told, "extraction.start:create", 6)
+    assert again.captured == there.captured
+    assert (folder / f"{moved.name}.damaged").exists()
+    assert not (folder / moved.name).exists()
+    assert extract(told, "extraction.start:create", 5).captured == here.captured
+    assert [finding for finding in verify(told.world.workspace) if not finding.holds] == []
+
+
 def test_what_is_large_is_told_and_begun_only_when_agreed_to(
     told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -251,8 +264,10 @@ def test_what_is_large_is_told_and_begun_only_when_agreed_to(
     before = told.ask("SELECT count(*) FROM hidden_rows")
     assert run_app(command) == 2
     said = capsys.readouterr().err
-    assert re.search(r"draftmill: extract: this writes 0\.00 GB\. Add --yes to begin, --max-disk SIZE", said)
-    assert re.search(r"writes 0\.00 GB; \S+ [GT]B are free\n +about 0:\d\d at the measured rate with 2 workers", said)
+    assert re.search(r"draftmill: extract: this writes \d+\.\d+ [kM]B\. Add --yes to begin, --max-disk SIZE", said)
+    assert re.search(
+        r"writes \d+\.\d+ [kM]B; \S+ [GT]B are free\n +about 0:\d\d at the measured rate with 2 workers", said
+    )
     assert told.ask("SELECT count(*) FROM hidden_rows") == before
     assert run_app([*command, "--yes"]) == 0
     assert told.ask("SELECT count(*) FROM hidden_rows") == [(before[0][0] + ROWS,)]
