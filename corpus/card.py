@@ -156,7 +156,7 @@ def _what(build: Published) -> str:
         facts.append(("imported, made elsewhere before", f"{build.imported_answers:,}"))
     return (
         f"A corpus for training a drafter for speculative decoding: {build.prompts:,} prompts{answers}, put together "
-        f"by draftmill. Every row says where it comes from.\n\n{_table(('', ''), facts)}"
+        f"by draftmill. Every row says where it comes from.\n\n{markdown_table(('', ''), facts)}"
     )
 
 
@@ -171,7 +171,7 @@ def _by_import(build: Published) -> str:
         "target's chat template and tokenizer. How they were sampled and how they ended is not known (`thinking` and "
         "`finish_reason` are null). None of them answers a held-out prompt."
     )
-    return f"{words}\n\n{_table(('import', 'model', 'revision', 'licence', 'answers'), rows)}"
+    return f"{words}\n\n{markdown_table(('import', 'model', 'revision', 'licence', 'answers'), rows)}"
 
 
 def _by_category(composition: pl.DataFrame, answers: bool) -> str:
@@ -196,7 +196,7 @@ def _by_category(composition: pl.DataFrame, answers: bool) -> str:
     total += (
         [f"{sum(answered.values()):,}", "", f"{sum(turns.values()):,}", f"{sum(tokens.values()):,}"] if answers else []
     )
-    return _table(header, [*lines, total])
+    return markdown_table(header, [*lines, total])
 
 
 def _by_source(composition: pl.DataFrame, sources: pl.DataFrame, answers: bool) -> str:
@@ -218,7 +218,7 @@ def _by_source(composition: pl.DataFrame, sources: pl.DataFrame, answers: bool) 
         line = [name, given.get(name, ""), dataset, _code(row["revision"]), row["license"] or UNSTATED]
         line.append(f"{rows.get((name, 'selected'), 0):,}")
         lines.append([*line, f"{rows.get((name, 'accepted'), 0):,}"] if answers else line)
-    return _table(header, lines)
+    return markdown_table(header, lines)
 
 
 def _licence_words(sources: pl.DataFrame, build: Published) -> str:
@@ -239,7 +239,8 @@ def _funnel(funnel: pl.DataFrame) -> str:
         key=lambda row: (row[0], order.get(row[1], 9), -row[2], row[1]),
     )
     words = "Rows of each source by what became of them; `read` is the sum of the others."
-    return f"{words}\n\n{_table(('source', 'became', 'rows'), [(s, reason, f'{n:,}') for s, reason, n in rows])}"
+    lines = [(source, reason, f"{n:,}") for source, reason, n in rows]
+    return f"{words}\n\n{markdown_table(('source', 'became', 'rows'), lines)}"
 
 
 def _loading(build: Published) -> str:
@@ -269,7 +270,7 @@ def _share(counts: dict[str, int], category: str) -> str:
     return f"{counts.get(category, 0) / whole:.1%}" if whole else ""
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; what looks like a number goes right."""
     body = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
     right = [all(_is_number(row[i]) for row in body) for i in range(len(header))]

@@ -52,8 +52,19 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "token_logprobs": "what is noted of a token, not which one is drawn",
     },
     "capture": {"max_tokens_per_batch": "right padding changes no state beyond rounding"},
-    "drafter": {"checkpoint_every": "how often it is saved, not what it is"},
+    "drafter": {
+        "checkpoint_every": "how often it is saved, not what it is",
+        "activation_checkpointing": "memory for time, the same gradients",
+        "live.targets": "who captures, not what is captured",
+        "live.drafters": "any number of drafters may go on from a checkpoint",
+        "live.queue_gb": "how far targets may run ahead",
+        "live.holdout_rows": "what is measured, not what is trained",
+        "init_from": "the digest of its files is in instead",
+    },
 }
+
+DRAFTER_USUAL: dict[str, Any] = {"loss_weights": "decay", "gradient_accumulation": 1, "init": None}
+"""Training keys, and the values with which a drafter has the id that it had before there were such keys."""
 
 
 def pool_id(source: Source, resolved_revision: str, files: list[str], skip_bad: bool) -> str:
@@ -170,5 +181,14 @@ def capture_id(target: dict[str, Any], layer_ids: list[int], final_state: bool, 
 def drafter_id(build: str, response_ids: list[str], capture: str, training: dict[str, Any]) -> str:
     """Identity of a drafter: it names its data exactly. The order of responses does not matter."""
     kept = {key: value for key, value in training.items() if key not in LEFT_OUT["drafter"]}
+    live = kept.pop("live", {})
+    if kept.get("feed") == "live":
+        kept["live"] = {key: value for key, value in live.items() if f"live.{key}" not in LEFT_OUT["drafter"]}
+    # keys that came later count where they say something else than what was always done
+    for key, usual in DRAFTER_USUAL.items():
+        if kept.get(key) == usual:
+            kept.pop(key, None)
+    if kept.get("loss_weights") != "d_pace":
+        kept.pop("d_pace_alpha", None)
     body = {"build": build, "responses": sorted(response_ids), "capture": capture, "training": kept}
     return digest("drafter", body, length=24)

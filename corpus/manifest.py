@@ -427,6 +427,21 @@ class Extraction(Section):
     """Numbers that the shards hold."""
 
 
+class Live(Section):
+    """How target workers feed drafters that train at the same time (training.feed: live)."""
+
+    targets: Positive | Auto = "auto"
+    """Workers that capture states, one a device; auto: five of eight devices, and at least one."""
+    drafters: Positive | Auto = "auto"
+    """Workers that train, one a device; auto: the devices that are left. On one device both share it."""
+    queue_gb: Annotated[float, Field(gt=0)] | Auto = "auto"
+    """Bound of the queue between them, in GB of shared memory; auto: room for four packs a worker."""
+    average_every: Positive = 50
+    """Steps of each drafter between rounds, in which they average their weights."""
+    holdout_rows: Positive = 1024
+    """Most held-out rows that are captured to disk, category shares kept: what acceptance is measured on."""
+
+
 class Training(Section):
     """The drafter and how it is trained. Defaults are the DFlash paper's recipe, gamma as in speculators."""
 
@@ -443,15 +458,27 @@ class Training(Section):
     anchors_per_document: Positive = 512
     """Most anchors of one document and epoch."""
     gamma: Annotated[float, Field(gt=0)] = 4.0
-    """Slot k has weight exp(-(k-1)/gamma) in the loss."""
+    """Slot k has weight exp(-(k-1)/gamma) in the loss (loss_weights: decay)."""
+    loss_weights: Literal["decay", "d_pace"] = "decay"
+    """Weights of a block's slots: decay by gamma, or D-PACE, which weighs a slot by how likely it is to be reached."""
+    d_pace_alpha: Fraction = 0.5
+    """Smoothing of D-PACE: 0 trusts the drafter's own probabilities, 1 weighs all slots by what follows them alone."""
     labels: Literal["auto", "teacher", "sampled", "kl"] = "auto"
     """What a slot must predict: the target's arg max, the sampled token, or the target's distribution. auto: teacher for greedy rows, else sampled."""
     feed: Literal["shards", "live"] = "shards"
-    """Train from hidden-state shards, or fed live by target workers (live is not in this version)."""
+    """Train from hidden-state shards on disk, or fed live by target workers, with no states on disk but held-out ones."""
+    live: Live = Live()
+    """Workers and queue of the live feed."""
+    init_from: str | None = None
+    """Start from a published drafter: a folder in z-lab's format or a Hub id. Its shape must be the one asked for here."""
     epochs: Positive = 6
     """Passes over the training rows; anchors are drawn anew in each."""
     tokens_per_batch: Annotated[int, Field(ge=16)] | Auto = "auto"
-    """Context tokens of one step; auto is 8,192 on a GPU and 1,024 on a CPU."""
+    """Context tokens of one pack; auto is 4,096 on a GPU and 1,024 on a CPU."""
+    gradient_accumulation: Positive = 1
+    """Packs of one optimiser step; the loss is divided by the supervised slots of all of them."""
+    activation_checkpointing: bool | Auto = "auto"
+    """Compute each draft layer again in the backward pass: much less memory, about a third more time. auto: on GPUs."""
     learning_rate: Annotated[float, Field(gt=0)] = 6e-4
     """Peak of the cosine schedule (AdamW)."""
     warmup: Fraction = 0.04

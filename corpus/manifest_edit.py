@@ -11,6 +11,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -48,7 +49,9 @@ def edit_manifest(path: Path, section: str, values: Mapping[str, Scalar]) -> Non
 
 
 def with_values(text: str, section: str, values: Mapping[str, Scalar], where: str) -> str:
-    """The text of a manifest with these keys of a top-level section set; `where` names it in errors.
+    """The text of a manifest with these keys of a section set; `where` names it in errors.
+
+    A section within another is named with a dot (mix.shares); what it is in must be there.
 
     Raises:
         UserError: it is no mapping, or cannot be edited without touching something else.
@@ -59,14 +62,28 @@ def with_values(text: str, section: str, values: Mapping[str, Scalar], where: st
         before, root = yaml.load(text), yaml.compose(text)
         if not before or not isinstance(before, dict) or not isinstance(root, MappingNode):
             raise refused
-        edited = _edited(text, root, section, values)
+        *outer, name = section.split(".")
+        for one in outer:
+            pair = _pair(root, one)
+            if pair is None or not isinstance(pair[1], MappingNode) or _place(text, *pair) is None:
+                raise refused
+            root = pair[1]
+        if outer and _pair(root, name) is None:
+            raise refused
+        edited = _edited(text, root, name, values)
         after = yaml.load(edited)
     except YAMLError as error:
         raise refused from error
-    wanted = before | {section: (before.get(section) or {}) | dict(values)}
-    if after != wanted:
+    if after != _with(before, section.split("."), values):
         raise refused
     return edited
+
+
+def _with(body: dict[str, Any], path: Sequence[str], values: Mapping[str, Scalar]) -> dict[str, Any]:
+    """A parsed mapping with these keys set at this path."""
+    if not path:
+        return body | dict(values)
+    return body | {path[0]: _with(body.get(path[0]) or {}, path[1:], values)}
 
 
 def _edited(text: str, root: MappingNode, section: str, values: Mapping[str, Scalar]) -> str:

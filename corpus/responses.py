@@ -144,6 +144,20 @@ def packed_tokens(frame: pl.DataFrame) -> tuple[Any, Any, Any]:
     return flat, both["tokens"].list.len().to_numpy().astype(np.int64), both["prompts"].to_numpy().astype(np.int64)
 
 
+def used_token_ids(folder: Path, places: Sequence[tuple[str, int]]) -> set[int]:
+    """Every token id that occurs in these rows, prompts and answers.
+
+    Raises:
+        UserError: as read_rows_at.
+    """
+    import numpy as np
+
+    used: set[int] = set()
+    for frame in each_shard(folder, places, ["prompt_token_ids", "token_ids"]):
+        used.update(np.unique(packed_tokens(frame)[0]).tolist())
+    return used
+
+
 def each_shard(folder: Path, places: Sequence[tuple[str, int]], columns: Sequence[str]) -> Iterator[pl.DataFrame]:
     """The same, one shard after another."""
     import polars as pl

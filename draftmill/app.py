@@ -19,7 +19,18 @@ from typer.exceptions import TyperException
 
 from corpus.artefacts import full_disk
 from corpus.errors import UserError
-from draftmill.commands import asking, corpus, exchanging, importing, ledger, machine, stages, tuning
+from draftmill.commands import (
+    asking,
+    corpus,
+    exchanging,
+    importing,
+    ledger,
+    machine,
+    publishing,
+    stages,
+    suggesting,
+    tuning,
+)
 from draftmill.interrupted import StoppedEarly
 
 EXIT_FAILED = 1
@@ -39,8 +50,10 @@ importing.register(app)
 asking.register(app)
 corpus.register(app)
 exchanging.register(app)
+publishing.register(app)
 machine.register(app)
 tuning.register(app)
+suggesting.register(app)
 app.add_typer(ledger.app, name="ledger")
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from corpus.naming import published_model
 from draftmill import pipeline
-from draftmill.naming import published_model
 from draftmill.session import Session
+from draftmill.stage_run import reader
 from draftmill.terminal import Screen
 from extraction.interchange import InterchangePlan
 from extraction.interchange_files import run_interchange
@@ -23,7 +24,7 @@ def plan_states(session: Session, folder: Path) -> InterchangePlan:
         UserError: nothing is captured, the capture keeps no final state, the folder holds something else, or the disk
             is too small.
     """
-    published = pipeline.reader(session)
+    published = reader(session)
     build = pipeline.build_plan(session, published)
     told = published_model(session.manifest.target.model, session.base)
     return load_interchange(session.manifest, session.target, build.build_id, published, folder, session.limit, told)

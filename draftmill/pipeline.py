@@ -6,13 +6,11 @@ with nothing left starts no engine. The stages never import each other: what one
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, TypeVar
@@ -22,30 +20,30 @@ from corpus.building import BuildPlan
 from corpus.candidates import TokenRule
 from corpus.columns import table
 from corpus.errors import UserError
-from corpus.ledger.query import LedgerReader
 from corpus.ledger.rebuild import adopt
 from corpus.ledger.writer import LedgerWriter, Readable, open_ledger
 from corpus.reuse import check_imports
 from corpus.runlog import RunLog
 from draftmill.agreement import ALL_ROWS, Choice, asks, told, unagreed
+from draftmill.drafting import serve_stage, train_stage
 from draftmill.interrupted import StoppedEarly
 from draftmill.placement import check_settings, place
 from draftmill.session import Session
+from draftmill.stage_run import logged, reader
 from draftmill.terminal import (
     INDENT,
     WIDTH,
     ExtractionScreen,
     GenerationScreen,
     Screen,
-    TrainingScreen,
     clock,
     say,
     say_below,
 )
 from extraction.announcement import Announcement
 from extraction.run import ExtractionRun, check_disk
-from extraction.stage import ExtractionPlan, plan_capture, plan_extraction
-from fleet.interrupt import Interrupt, Interrupted, run_interruptible
+from extraction.stage import ExtractionPlan, plan_extraction
+from fleet.interrupt import Interrupt, run_interruptible
 from generation.engine_settings import vllm_names
 from generation.fit import max_num_seqs
 from generation.plan import GenerationPlan
@@ -53,10 +51,7 @@ from generation.run import GenerationRun, RunSummary
 from generation.shares import Shares
 from generation.stage import commit_plan, load_feed, load_plan, load_prompts
 from generation.thinking import first_thinking, thinking_categories, thinking_warning, unheard_thinking
-from training.exporting import ExportPlan, copy_export, plan_export, write_untrained
-from training.messages import TrainSummary
-from training.run import TrainingPlan, cpu_threads, is_trained, plan_training, run_training, train_item
-from training.serve import Served, exported, serve_check
+from training.plan import TrainingPlan
 
 if TYPE_CHECKING:
     import polars as pl
@@ -64,7 +59,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 VLLM = "generation.worker:create"
 """The factory of the engine whose arguments engine.extra names; a test's own takes others."""
-STOPPED = (StoppedEarly, Interrupted, KeyboardInterrupt, asyncio.CancelledError)
 
 
 def run_all(session: Session, serve: bool) -> None:
@@ -110,7 +104,7 @@ def build_stage(session: Session, ledger: LedgerWriter) -> BuildPlan:
     plan = build_plan(session, ledger)
     if _is_new(plan, ledger):
         log = RunLog(ledger, "build", plan.build_id)
-        new = _logged(log, lambda: building.commit_build(plan, session.workspace, ledger))
+        new = logged(log, lambda: building.commit_build(plan, session.workspace, ledger))
     else:
         new = building.commit_build(plan, session.workspace, ledger)
     took = f" in {time.monotonic() - started:.1f} s" if new else ", unchanged"
@@ -247,7 +241,7 @@ def generate_stage(
         _say_all(shares.lines())
         return summary
 
-    return _logged(log, work)
+    return logged(log, work)
 
 
 def _say_all(lines: Sequence[str]) -> None:
@@ -269,10 +263,13 @@ def _by_reason(reasons: dict[str, int]) -> str:
 
 
 def extraction_plan(session: Session, ledger: Readable, build: BuildPlan, choice: Choice = ALL_ROWS) -> ExtractionPlan:
-    """Which accepted answers have no states yet."""
+    """Which accepted answers have no states yet; of training that is fed live, held-out ones alone."""
+    training = session.manifest.training
+    live = training.feed == "live"
     return plan_extraction(
         session.manifest, session.target, build.build_id, ledger, session.limit,
         max_disk_bytes=choice.max_disk_bytes, retry_set_aside=choice.retry_set_aside,
+        holdout_only=live, holdout_limit=training.live.holdout_rows if live else None,
     )  # fmt: skip
 
 
@@ -286,7 +283,11 @@ def extract_stage(
         StoppedEarly: as generate_stage.
     """
     plan = extraction_plan(session, ledger, build, choice)
+    live = session.manifest.training.feed == "live"
     wanted = len(plan.rows) + plan.captured + plan.set_aside + plan.left_out
+    if live and not wanted:
+        say("extract    nothing to do: fed live, and there are no held-out answers to measure on")
+        return plan
     if not wanted:
         raise UserError(
             f"{session.manifest.name}: build {build.build_id} has no answers. Run `draftmill generate` first."
@@ -299,7 +300,8 @@ def extract_stage(
         for folder in (session.workspace.hidden(plan.capture_id), session.workspace.cache):
             folder.mkdir(parents=True, exist_ok=True)
         session.check_shared(session.workspace.hidden(plan.capture_id), written=True)
-    for i, line in enumerate(plan.lines()):
+    told_first = ["held-out rows alone: training is fed live"] if live else []
+    for i, line in enumerate([*told_first, *plan.lines()]):
         say(f"{'extract' if i == 0 else '':<{INDENT}}{line.strip()}")
     check_disk(plan, session.workspace.root)
     unsure = asks(plan, choice)
@@ -322,7 +324,7 @@ def extract_stage(
         if not run_interruptible(main):
             raise StoppedEarly("extraction stopped; all states so far are committed.\nRun the same command to resume.")
 
-    _logged(log, work)
+    logged(log, work)
     seconds = time.monotonic() - started
     say(f"           captured in {clock(seconds)} ({run.cut.tokens / seconds:,.0f} tokens/s): {run.cut}")
     if run.failed:
@@ -330,119 +332,8 @@ def extract_stage(
     return plan
 
 
-def training_plan(session: Session, ledger: Readable, build: BuildPlan) -> TrainingPlan:
-    """The drafter that the build's captured rows make."""
-    capture_id, layer_ids = plan_capture(session.manifest, session.target)
-    return plan_training(session.manifest, build.build_id, capture_id, layer_ids, ledger, session.limit)
-
-
-def train_stage(session: Session, ledger: LedgerWriter, build: BuildPlan) -> TrainingPlan:
-    """Train the drafter, unless it is trained."""
-    plan = training_plan(session, ledger, build)
-    if is_trained(plan, ledger):
-        say(f"train      nothing to do: drafter {plan.drafter_id} is trained")
-        return plan
-    for line in plan.lines():
-        say(f"train      {line}")
-    log = RunLog(ledger, "train", build.build_id)
-    device = session.local_devices[0]
-    threads = cpu_threads() if device.kind == "cpu" else 0
-
-    async def main(interrupt: Interrupt) -> TrainSummary | None:
-        with TrainingScreen() as screen:
-            return await run_training(
-                plan, session.manifest, session.target_with_weights, ledger, log, device, threads, interrupt,
-                screen.show, screen.stopping,
-            )  # fmt: skip
-
-    def work() -> TrainSummary:
-        summary = run_interruptible(main)
-        if summary is None:
-            raise StoppedEarly("training stopped at a checkpoint. Run the same command to go on from it.")
-        return summary
-
-    summary = _logged(log, work)
-    walked = [row for row in summary.acceptance if row.measured_by == "walk"]
-    drafts, accepted = sum(row.drafts for row in walked), sum(row.accepted_tokens for row in walked)
-    tau = f", held-out τ {1 + accepted / drafts:.2f} by the walk" if drafts else ""
-    say(f"           {summary.steps:,} steps in {clock(summary.seconds)}, best at {summary.best_step:,}{tau}")
-    return plan
-
-
-def serve_stage(
-    session: Session,
-    ledger: LedgerWriter,
-    build: BuildPlan,
-    drafter: str | None,
-    *,
-    again: bool = True,
-) -> None:
-    """Measure a drafter in vLLM on held-out prompts; ours of this build, or one at a path or on the Hub."""
-    plan = training_plan(session, ledger, build)
-    chosen = exported(drafter, plan.drafter_id, ledger)
-    if not again and ledger.rows(
-        "SELECT 1 FROM acceptance WHERE drafter_id = ? AND build_id = ? AND measured_by = 'vllm'",
-        chosen.drafter_id,
-        build.build_id,
-    ):
-        say(f"serve      nothing to do: drafter {chosen.drafter_id} was measured in vLLM")
-        show_served(Served.from_ledger(chosen.drafter_id, build.build_id, ledger))
-        return
-    say(f"serve      drafter {chosen.drafter_id} in vLLM on {plan.holdout_rows:,} held-out rows")
-    log = RunLog(ledger, "serve-check", build.build_id)
-
-    async def main(interrupt: Interrupt) -> Served:
-        with Screen("starting vLLM with the drafter") as screen:
-            return await serve_check(
-                chosen, plan, session.manifest, session.target_with_weights, ledger, log, session.local_devices,
-                session.limit, screen.update,
-            )  # fmt: skip
-
-    show_served(_logged(log, lambda: run_interruptible(main)))
-
-
-def show_served(served: Served) -> None:
-    """Acceptance by category: vLLM beside the offline walk."""
-    for line in table(("category", "vllm", "walk", "drafts", "rows"), served.table_rows()):
-        say(f"           {line}")
-
-
-def export_plan(session: Session, out: Path, untrained: bool) -> ExportPlan:
-    """What `draftmill export` would write."""
-    published = reader(session)
-    return plan_export(training_plan(session, published, build_plan(session, published)), out, untrained, published)
-
-
-def export_stage(session: Session, plan: ExportPlan) -> None:
-    """Write the export."""
-    if not plan.untrained:
-        copy_export(plan, session.workspace)
-        return
-    device = session.local_devices[0]
-    item = train_item(plan.training, session.manifest, session.target_with_weights, reader(session), device, 0)
-    write_untrained(plan, item, session.workspace)
-
-
-def reader(session: Session) -> LedgerReader:
-    """What is published, for dry runs."""
-    return LedgerReader(session.workspace)
-
-
 def _is_new(plan: BuildPlan, ledger: Readable) -> bool:
     return not ledger.rows("SELECT 1 FROM builds WHERE build_id = ?", plan.build_id)
-
-
-def _logged(log: RunLog, work: Callable[[], T]) -> T:
-    """Run a stage, and note how it ended whatever happens."""
-    try:
-        result = work()
-    except BaseException as error:
-        with suppress(Exception):
-            log.event("ended", f"{type(error).__name__}: {error}".removesuffix(": "))
-            log.finish("stopped" if isinstance(error, STOPPED) else "failed")
-        raise
-    log.finish("done")
-    return result
 
 
 def _what_next(session: Session, plan: TrainingPlan) -> None:

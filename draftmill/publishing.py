@@ -13,21 +13,22 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from corpus.artefacts import replace_folder, say_full_disk, temporary_path, write_text
 from corpus.building import taken_groups
 from corpus.card import CONFIGS, ImportedPart, Published, card_text, one_license
 from corpus.columns import table
-from corpus.errors import UserError, first_line
+from corpus.errors import UserError
 from corpus.gguf import is_gguf_target
 from corpus.ledger.query import query
+from corpus.naming import published_lock, published_model, published_path
 from corpus.workspace import Workspace
-from draftmill.naming import published_lock, published_model, published_path
 from draftmill.pipeline import selection_plan
 from draftmill.published import write_prompts, write_responses
 from draftmill.session import Session
 from draftmill.terminal import say
+from draftmill.uploading import Place, check_place, open_repo, size, upload
 
 if TYPE_CHECKING:
     import polars as pl
@@ -37,20 +38,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("draftmill")
 
 LOCK = "manifest.lock.yaml"
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where on the Hub; nowhere (None) where a folder is written."""
-
-    repo: str | None
-    private: bool
-    revision: str | None
-
-    def words(self) -> str:
-        """For a person."""
-        branch = f", branch {self.revision}" if self.revision else ""
-        return f"{self.repo} ({'private' if self.private else 'public'}{branch})"
 
 
 @dataclass(frozen=True)
@@ -76,10 +63,10 @@ class PushPlan:
     def lines(self) -> list[str]:
         """For a person."""
         where = f"{self.out} (a folder, nothing is uploaded)" if self.out else self.place.words()
-        files = [("data/prompts-*.parquet", f"{self.published.prompts:,}", f"about {_size(self.prompt_bytes)}")]
+        files = [("data/prompts-*.parquet", f"{self.published.prompts:,}", f"about {size(self.prompt_bytes)}")]
         if self.published.responses is not None:
             files.append(
-                ("data/responses-*.parquet", f"{self.published.responses:,}", f"about {_size(self.response_bytes)}")
+                ("data/responses-*.parquet", f"{self.published.responses:,}", f"about {size(self.response_bytes)}")
             )
         files += [("README.md", "", ""), (LOCK, "", "")]
         by_source = (
@@ -103,7 +90,7 @@ def plan_push(session: Session, place: Place, prompts_only: bool, out: Path | No
     Raises:
         UserError: it is not built, a licence is denied, or a name is no place to write to.
     """
-    _check_names(place, out)
+    check_place(place, out)
     build, workspace = selection_plan(session), session.workspace
     name, of_build = session.manifest.name, f"WHERE b.build_id = '{build.build_id}'"
     entered = query(workspace, f"SELECT 1 FROM builds b {of_build}").height > 0
@@ -162,14 +149,15 @@ def run_push(plan: PushPlan, workspace: Workspace) -> str:
     if plan.out is not None:
         replace_folder(plan.out, lambda folder: write_tree(plan, workspace, folder))
         return str(plan.out)
-    _open_repo(plan.place)
+    open_repo(plan.place)
     folder = temporary_path(workspace.root / "push")
     try:
         folder.mkdir()
         write_tree(plan, workspace, folder)
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        say(f"push       {_size(size)} to {plan.place.words()}")
-        return _upload(plan, folder)
+        total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        say(f"push       {size(total)} to {plan.place.words()}")
+        replaced = [f"data/{kind}-*.parquet" for kind in CONFIGS]
+        return upload(plan.place, folder, f"draftmill build {plan.build.build_id}", replaced)
     except OSError as error:
         say_full_disk(error, folder)
         raise
@@ -257,83 +245,3 @@ def _answers(workspace: Workspace, build_id: str, base: Path) -> pl.DataFrame:
         f"WHERE b.build_id = '{build_id}' ORDER BY r.shard, r.shard_row",
     )
     return _renamed(found, "model", lambda model: published_model(model, base))
-
-
-def _check_names(place: Place, out: Path | None) -> None:
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
-
-    if place.repo is None and out is None:
-        raise UserError("push: says not where to. Name the dataset on the Hub as OWNER/NAME, or a folder with --out.")
-    if place.repo is not None:
-        try:
-            validate_repo_id(place.repo)
-        except HFValidationError as error:
-            raise UserError(f"{place.repo!r}: no name of a dataset ({first_line(error)}).") from error
-        if "/" not in place.repo:
-            raise UserError(f"{place.repo}: names no owner; a dataset on the Hub is owner/name.")
-    if out is not None and out.exists():
-        raise UserError(f"{out}: exists already. Name a new folder with --out.")
-
-
-def _open_repo(place: Place) -> None:
-    """Make sure that the dataset and the branch are there, and as private as was said."""
-    from huggingface_hub import HfApi, get_token
-    from huggingface_hub.utils import httpx
-
-    assert place.repo is not None
-    if get_token() is None:
-        raise UserError(f"{place.repo}: no Hub token. Set HF_TOKEN, or run `hf auth login`, with one that may write.")
-    api = HfApi()
-    try:
-        api.create_repo(place.repo, private=place.private, repo_type="dataset", exist_ok=True)
-        private = bool(api.dataset_info(place.repo).private)
-        if place.private and not private:
-            raise UserError(f"{place.repo}: is public, and this push is private. Say --public, or make it private.")
-        if private and not place.private:
-            log.warning("%s is private and stays so", place.repo)
-        if place.revision:
-            api.create_branch(place.repo, branch=place.revision, repo_type="dataset", exist_ok=True)
-    except (httpx.HTTPError, OSError, ValueError) as error:
-        raise UserError(_problem(place, error)) from error
-
-
-def _upload(plan: PushPlan, folder: Path) -> str:
-    from huggingface_hub import HfApi
-    from huggingface_hub.utils import httpx
-
-    assert plan.place.repo is not None
-    try:
-        commit: Any = HfApi().upload_folder(
-            repo_id=plan.place.repo,
-            folder_path=folder,
-            repo_type="dataset",
-            revision=plan.place.revision,
-            commit_message=f"draftmill build {plan.build.build_id}",
-            delete_patterns=[f"data/{kind}-*.parquet" for kind in CONFIGS],
-        )
-    except (httpx.HTTPError, OSError, ValueError) as error:
-        raise UserError(_problem(plan.place, error)) from error
-    return str(commit.commit_url)
-
-
-def _problem(place: Place, error: BaseException) -> str:
-    """One line; a library that quotes its request's headers quotes the token."""
-    from huggingface_hub import get_token
-    from huggingface_hub.errors import HfHubHTTPError
-
-    said = first_line(error)[:200].replace(get_token() or "\0", "[token]")
-    status = error.response.status_code if isinstance(error, HfHubHTTPError) and error.response is not None else None
-    if status in (401, 403):
-        return f"{place.repo}: the Hub refuses this token ({status}). Use one that may write there (HF_TOKEN)."
-    if status is not None:
-        return f"{place.repo}: the Hub refuses the upload ({said})."
-    return f"{place.repo}: cannot be uploaded ({said}). Is the Hub reachable (HF_ENDPOINT)?"
-
-
-def _size(size_bytes: float) -> str:
-    for unit in ("B", "KB", "MB"):
-        if size_bytes < 1000:
-            return f"{size_bytes:,.0f} {unit}"
-        size_bytes /= 1000
-    return f"{size_bytes:,.1f} GB"

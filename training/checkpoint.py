@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +17,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from corpus.artefacts import TEMPORARY_SUFFIX, replace_folder, sha256_file
-from corpus.errors import DamagedError, UserError
+from corpus.artefacts import replace_folder, sha256_file
+from corpus.errors import DamagedError
+from training.progress import STATE, Progress, checkpoints, damaged, read_state, step_of
 
-DRAFTER, OPTIMIZER, STATE = "drafter.safetensors", "optimizer.safetensors", "state.json"
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run is. `tau` is the held-out walk at this step, `best_*` the best so far; None: not measured."""
-
-    step: int
-    fingerprint: str
-    tau: float | None = None
-    best_step: int = 0
-    best_tau: float | None = None
+DRAFTER, OPTIMIZER = "drafter.safetensors", "optimizer.safetensors"
 
 
 def save_checkpoint(folder: Path, drafter: Any, optimizer: Any, progress: Progress) -> Path:
@@ -53,7 +42,7 @@ def save_checkpoint(folder: Path, drafter: Any, optimizer: Any, progress: Progre
 
     replace_folder(final, fill)
     for old in checkpoints(folder):
-        if _step(old) not in (progress.step, progress.best_step):
+        if step_of(old) not in (progress.step, progress.best_step):
             shutil.rmtree(old)
     return final
 
@@ -64,22 +53,15 @@ def load_checkpoint(path: Path, drafter: Any, optimizer: Any, fingerprint: str) 
     Raises:
         UserError: it belongs to other data or settings, or is damaged.
     """
+    progress, marks, rng = read_state(path, fingerprint)
     try:
-        state = json.loads((path / STATE).read_text(encoding="utf-8"))
-        if state["fingerprint"] != fingerprint:
-            raise UserError(
-                f"{path}: a checkpoint of other data or training settings. Remove {path.parent} to start over."
-            )
-        _check_files(path, state.pop("files"))
+        _check_files(path, marks)
         drafter.load_state_dict(load_file(str(path / DRAFTER)))
         _restore_optimizer(drafter, optimizer, load_file(str(path / OPTIMIZER)))
-        rng = torch.frombuffer(bytearray(base64.b64decode(state.pop("rng"))), dtype=torch.uint8)
-        torch.set_rng_state(rng)
-        return Progress(**state)
+        torch.set_rng_state(torch.frombuffer(bytearray(base64.b64decode(rng)), dtype=torch.uint8))
     except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-        raise DamagedError(
-            f"{path}: a damaged checkpoint ({type(error).__name__}). Remove it and run again."
-        ) from error
+        raise damaged(path, error) from error
+    return progress
 
 
 def load_weights(path: Path, drafter: Any) -> None:
@@ -104,15 +86,6 @@ def _check_files(path: Path, marks: dict[str, str]) -> None:
             raise ValueError(f"{name} has another checksum")
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """Whole checkpoints below a folder, oldest first; what a killed writer left is removed."""
-    if not folder.is_dir():
-        return []
-    for stale in folder.glob(f".*{TEMPORARY_SUFFIX}"):
-        shutil.rmtree(stale, ignore_errors=True)
-    return sorted(path for path in folder.glob("step-*") if (path / STATE).is_file())
-
-
 def _optimizer_tensors(drafter: Any, optimizer: Any) -> dict[str, Any]:
     """Optimiser state by parameter name: "<parameter>|<key>"."""
     names = {id(parameter): name for name, parameter in drafter.named_parameters()}
@@ -130,7 +103,3 @@ def _restore_optimizer(drafter: Any, optimizer: Any, tensors: dict[str, Any]) ->
             optimizer.state[parameter] = {
                 key: value if key == "step" else value.to(parameter.device) for key, value in own.items()
             }
-
-
-def _step(path: Path) -> int:
-    return int(path.name.removeprefix("step-"))

@@ -8,12 +8,10 @@ the ones meant.
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from corpus.artefacts import sha256_file
 from corpus.errors import DamagedError, UserError
@@ -34,27 +32,29 @@ class TrainingData:
             drafter asks for, or holds another response than named; or there is nothing to train on.
     """
 
-    def __init__(self, shards: Sequence[ShardRows], layer_ids: Sequence[int], labels: str) -> None:
+    def __init__(
+        self, shards: Sequence[ShardRows], layer_ids: Sequence[int], labels: str, *, held_out_only: bool = False
+    ) -> None:
         self.layer_ids = tuple(layer_ids)
         self.labels = labels
         self.rows: list[TrainRow] = []
         self.lengths: list[int] = []
         self._paths: list[Path] = []
-        self.agreement: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
         self._sha256: dict[Path, str] = {}
         self._open: OrderedDict[Path, ShardReader] = OrderedDict()
         self._teacher: dict[int, Any] = {}
         self._kept_tokens = 0
-        self._counted: set[int] = set()
         captures = set()
         for shard in shards:
             captures.add(self._add(Path(shard.path), shard.rows))
             self._sha256[Path(shard.path)] = shard.sha256
         if len(captures) > 1:
             raise UserError(f"hidden states of {len(captures)} captures ({sorted(captures)}); train on one")
-        self.train = [i for i, row in enumerate(self.rows) if not row.holdout]
+        # by id, not by place: however rows came into shards, and fed live, the packs are the same
+        own = [i for i, row in enumerate(self.rows) if not row.holdout]
+        self.train = sorted(own, key=lambda i: self.rows[i].response_id)
         self.holdout = [i for i, row in enumerate(self.rows) if row.holdout]
-        if not self.train:
+        if not self.train and not held_out_only:
             raise UserError(f"no training rows: {len(self.rows)} rows, all of them held out. Extract more.")
 
     def used_token_ids(self) -> set[int]:
@@ -68,25 +68,20 @@ class TrainingData:
         """Row `index` with its states, loss mask and teacher."""
         row = self.rows[index]
         captured = self._reader(self._paths[index]).row(row.row)
-        features = len(self.layer_ids)
-        document = Document(
-            response_id=row.response_id,
-            category=row.category,
-            greedy=row.greedy,
-            input_ids_T=captured.input_ids_T.long(),
-            loss_mask=captured.loss_mask_T.tolist(),
-            states_TNH=captured.states_TNH[:, :features],
+        document = make_document(
+            row.response_id,
+            row.category,
+            row.greedy,
+            captured.input_ids_T,
+            captured.loss_mask_T,
+            captured.states_TNH,
+            target,
+            features=len(self.layer_ids),
+            labels=self.labels,
+            teacher_T=self._teacher.get(index),
         )
-        has_final = captured.states_TNH.shape[1] > features
-        if has_final and (self.labels == "kl" or index not in self._teacher):
-            document.normed_TH = target.normed(captured.states_TNH[:, features])
-        if index in self._teacher:
-            document.teacher_T = self._teacher[index].long()
-        elif has_final:
-            teach(document, target)
+        if index not in self._teacher and document.teacher_T is not None:
             self._keep(index, document)
-        if self.labels != "kl":
-            document.normed_TH = None
         return document
 
     def close(self) -> None:
@@ -115,18 +110,10 @@ class TrainingData:
         return meta.capture_id
 
     def _keep(self, index: int, document: Document) -> None:
-        """Remember a teacher while there is room, and count once whether the sampled tokens are its own."""
+        """Remember a teacher while there is room."""
         if self._kept_tokens + len(document) <= KEPT_TEACHER_TOKENS:
             self._kept_tokens += len(document)
             self._teacher[index] = document.teacher_T.int()
-        row = self.rows[index]
-        if row.holdout or index in self._counted:
-            return
-        self._counted.add(index)
-        supervised = torch.tensor(document.loss_mask[1:], dtype=torch.bool)
-        same = document.teacher_T[:-1] == document.input_ids_T[1:]
-        agreed, total = self.agreement[row.category]
-        self.agreement[row.category] = (agreed + int(same[supervised].sum()), total + int(supervised.sum()))
 
     def _reader(self, path: Path) -> ShardReader:
         if path not in self._open:
@@ -140,3 +127,41 @@ class TrainingData:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(path)
         return self._open[path]
+
+
+def make_document(
+    response_id: str,
+    category: str,
+    greedy: bool,
+    input_ids_T: Any,
+    loss_mask_T: Any,
+    states_TLH: Any,
+    target: FrozenTarget,
+    *,
+    features: int,
+    labels: str,
+    teacher_T: Any = None,
+) -> Document:
+    """A captured row with its teacher; the first `features` of L states are the drafter's, a further one is final.
+
+    Args:
+        teacher_T: the teacher, where it is known from an earlier epoch.
+    """
+    document = Document(
+        response_id=response_id,
+        category=category,
+        greedy=greedy,
+        input_ids_T=input_ids_T.long(),
+        loss_mask=loss_mask_T.tolist(),
+        states_TNH=states_TLH[:, :features],
+    )
+    has_final = states_TLH.shape[1] > features
+    if has_final and (labels == "kl" or teacher_T is None):
+        document.normed_TH = target.normed(states_TLH[:, features])
+    if teacher_T is not None:
+        document.teacher_T = teacher_T.long()
+    elif has_final:
+        teach(document, target)
+    if labels != "kl":
+        document.normed_TH = None
+    return document

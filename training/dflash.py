@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
-from training.masks import Visibility, compiled_flex_attention
+from training.masks import Visibility, flex_kernels
 from training.shape import DrafterShape
 
 ContextKeys = list[tuple[Any, Any]]
@@ -52,13 +53,29 @@ class MLP(nn.Module):
         return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
+def attend_flex(queries: Any, keys: Any, values: Any, visibility: Visibility, window: int | None) -> Any:
+    """[1, A, Q, D], keys and values [1, A_kv, K, D], to [1, A, Q, D]; sparse, for a GPU."""
+    mask = visibility.block_mask(window)
+    return flex_kernels(queries.device.type).flex_attention(queries, keys, values, block_mask=mask, enable_gqa=True)
+
+
+def attend_dense(queries: Any, keys: Any, values: Any, visibility: Visibility, window: int | None) -> Any:
+    """The same by scaled_dot_product_attention and a mask [Q, K]: the reference, and the way of a CPU."""
+    groups = queries.shape[1] // keys.shape[1]
+    return functional.scaled_dot_product_attention(
+        queries,
+        keys.repeat_interleave(groups, dim=1),
+        values.repeat_interleave(groups, dim=1),
+        attn_mask=visibility.dense(window),
+    )
+
+
 class Attention(nn.Module):
     """Queries from block slots, keys and values from context and block."""
 
     def __init__(self, shape: DrafterShape, layer: int) -> None:
         super().__init__()
         self.head_dim = shape.head_dim
-        self.groups = shape.num_attention_heads // shape.num_key_value_heads
         self.window = shape.window(layer)
         width, kv_width = shape.num_attention_heads * self.head_dim, shape.num_key_value_heads * self.head_dim
         self.q_proj = nn.Linear(shape.hidden_size, width, bias=False)
@@ -81,17 +98,8 @@ class Attention(nn.Module):
         keys = torch.cat([context[0], own_keys]).transpose(0, 1)[None]
         values = torch.cat([context[1], own_values]).transpose(0, 1)[None]
         queries = queries.transpose(0, 1)[None]
-        if x_QH.is_cuda:
-            mixed = compiled_flex_attention()(
-                queries, keys, values, block_mask=visibility.block_mask(self.window), enable_gqa=True
-            )
-        else:
-            mixed = functional.scaled_dot_product_attention(
-                queries,
-                keys.repeat_interleave(self.groups, dim=1),
-                values.repeat_interleave(self.groups, dim=1),
-                attn_mask=visibility.dense(self.window),
-            )
+        attend = attend_flex if x_QH.is_cuda and not visibility.reference else attend_dense
+        mixed = attend(queries, keys, values, visibility, self.window)
         return self.o_proj(mixed[0].transpose(0, 1).flatten(1))
 
 
@@ -128,9 +136,13 @@ class Drafter(nn.Module):
                 if parameter.ndim > 1:
                     parameter.normal_(std=shape.initializer_range, generator=generator)
 
+    def features(self, states_TNH: Any) -> Any:
+        """The target's states (captured layers only) as all draft layers see them: [T, H]."""
+        return self.hidden_norm(self.fc(states_TNH.flatten(1)))
+
     def context(self, states_TNH: Any, position_T: Any) -> ContextKeys:
-        """Keys and values of the target's states (captured layers only), for every layer."""
-        features_TH = self.hidden_norm(self.fc(states_TNH.flatten(1)))
+        """Keys and values of the target's states, for every layer."""
+        features_TH = self.features(states_TNH)
         rotation = self._rotation(position_T)
         return [layer.self_attn.keys(features_TH, rotation) for layer in self.layers]
 
@@ -142,9 +154,33 @@ class Drafter(nn.Module):
             x_QH = layer(x_QH, keys, rotation, visibility)
         return self.norm(x_QH)
 
-    def forward(self, states_TNH: Any, position_T: Any, embeddings_QH: Any, visibility: Visibility) -> Any:
-        """Context and block in one call: [Q, H]."""
-        return self.draft(self.context(states_TNH, position_T), embeddings_QH, visibility)
+    def forward(
+        self,
+        states_TNH: Any,
+        position_T: Any,
+        embeddings_QH: Any,
+        visibility: Visibility,
+        *,
+        checkpoint_layers: bool = False,
+    ) -> Any:
+        """Context and block in one call: [Q, H].
+
+        With `checkpoint_layers` a layer keeps its input [Q, H] alone, and is computed again in the backward, its keys
+        and values of the context too.
+        """
+        if not checkpoint_layers:
+            return self.draft(self.context(states_TNH, position_T), embeddings_QH, visibility)
+        features_TH = self.features(states_TNH)
+        of_context, of_slots = self._rotation(position_T), self._rotation(visibility.slot_position_Q)
+
+        def run(layer: Any, x_QH: Any) -> Any:
+            return layer(x_QH, layer.self_attn.keys(features_TH, of_context), of_slots, visibility)
+
+        x_QH = embeddings_QH
+        for layer in self.layers:
+            # attention is compiled alone, so the kind that is not reentrant works; nothing in a layer is random
+            x_QH = checkpoint(run, layer, x_QH, use_reentrant=False, preserve_rng_state=False)
+        return self.norm(x_QH)
 
     def _rotation(self, position_T: Any) -> tuple[Any, Any]:
         """cos and sin [T, 1, D / 2] in float32 of default RoPE: angle = position * theta^(-2i/D)."""

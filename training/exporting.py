@@ -1,6 +1,7 @@
-"""`draftmill export`: the plan's drafter copied out, or one of its shape with random weights to compare with.
+"""`draftmill export`: the plan's drafter copied out in either format, or one of its shape with random weights.
 
-The untrained one has the trained one's mask token, so that both differ in weights alone.
+Both formats hold the same weights; config.json and README.md differ, and the card of a copy says what has been
+measured until now. The untrained one has the trained one's mask token, so that both differ in weights alone.
 """
 
 from __future__ import annotations
@@ -9,13 +10,20 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from corpus.artefacts import replace_folder
 from corpus.errors import DamagedError, UserError
 from corpus.ledger.writer import Readable
+from corpus.manifest import Manifest
+from corpus.target import ResolvedTarget
 from corpus.workspace import Workspace
+from training.card import CARD, CONFIG, card_text, gather, is_on_hub, target_name
+from training.export_speculators import Form, to_speculators_config
 from training.messages import TrainItem
-from training.run import TrainingPlan, is_trained
+from training.plan import TrainingPlan
+from training.record import read_acceptance
+from training.run import is_trained
 
 
 @dataclass(frozen=True)
@@ -25,14 +33,16 @@ class ExportPlan:
     training: TrainingPlan
     out: Path
     untrained: bool
+    form: Form = Form.zlab
 
     def line(self) -> str:
         """For a person."""
         what = "a drafter with random weights, in the shape of" if self.untrained else "drafter"
-        return f"export     {what} {self.training.drafter_id} -> {self.out}"
+        form = "" if self.form is Form.zlab else " in speculators' format"
+        return f"export     {what} {self.training.drafter_id}{form} -> {self.out}"
 
 
-def plan_export(plan: TrainingPlan, out: Path, untrained: bool, ledger: Readable) -> ExportPlan:
+def plan_export(plan: TrainingPlan, out: Path, untrained: bool, ledger: Readable, form: Form = Form.zlab) -> ExportPlan:
     """Check that it can be written.
 
     Raises:
@@ -42,16 +52,90 @@ def plan_export(plan: TrainingPlan, out: Path, untrained: bool, ledger: Readable
         raise UserError(f"{out}: exists already. Choose another --out, or remove it.")
     if not untrained and not is_trained(plan, ledger):
         raise UserError(f"drafter {plan.drafter_id} is not trained yet. Run `draftmill train` first, or --untrained.")
-    return ExportPlan(plan, out, untrained)
+    return ExportPlan(plan, out, untrained, form)
 
 
-def copy_export(plan: ExportPlan, workspace: Workspace) -> None:
-    """Copy a trained drafter's export."""
-    export = workspace.drafter(plan.training.drafter_id) / "export"
-    replace_folder(plan.out, lambda folder: _copy(export, folder))
+def copy_export(plan: ExportPlan, manifest: Manifest, target: ResolvedTarget, ledger: Readable) -> None:
+    """Copy a trained drafter's export.
+
+    Raises:
+        UserError: the drafter cannot be said in that format, or the disk is full.
+    """
+    export = ledger.workspace.drafter(plan.training.drafter_id) / "export"
+    replace_folder(
+        plan.out, lambda folder: fill_export(folder, export, plan.training, plan.form, manifest, target, ledger)
+    )
 
 
-def write_untrained(plan: ExportPlan, item: TrainItem, workspace: Workspace) -> None:
+def fill_export(
+    folder: Path,
+    export: Path,
+    plan: TrainingPlan,
+    form: Form,
+    manifest: Manifest,
+    target: ResolvedTarget,
+    ledger: Readable,
+    repo: str = "",
+) -> None:
+    """Fill a new folder with an export in one of the formats, its card written anew.
+
+    Args:
+        repo: where it will be published. Then no path of this machine is in it.
+    """
+    texts = export_texts(export, plan, form, manifest, target, ledger, repo)
+    shutil.copytree(export, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*texts))
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def export_texts(
+    export: Path,
+    plan: TrainingPlan,
+    form: Form,
+    manifest: Manifest,
+    target: ResolvedTarget,
+    ledger: Readable,
+    repo: str = "",
+) -> dict[str, str]:
+    """config.json and README.md of an export, by name; the weights are `export`'s in every format.
+
+    Raises:
+        UserError: the drafter cannot be said in that format, or a file is damaged.
+    """
+    config = in_form(_read_config(export / CONFIG), form, target, published=bool(repo))
+    acceptance = read_acceptance(ledger.workspace.drafter(plan.drafter_id))
+    card = card_text(config, gather(plan, manifest, target, ledger), acceptance, repo)
+    return {CONFIG: _config_text(config), CARD: card}
+
+
+def in_form(config: dict[str, Any], form: Form, target: ResolvedTarget, *, published: bool = False) -> dict[str, Any]:
+    """z-lab's config.json in a format.
+
+    Args:
+        published: names a target that lies on this machine by its last part, not by its path.
+
+    Raises:
+        UserError: the drafter cannot be said in that format.
+    """
+    if form is Form.zlab:
+        return config
+    verifier = target_name(target) if is_on_hub(target) or published else str(target.folder.resolve())
+    return to_speculators_config(config, verifier, target.config.get("architectures") or [])
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DamagedError(f"{path}: damaged. Run `draftmill train`: it is made again.") from error
+    return config
+
+
+def _config_text(config: dict[str, Any]) -> str:
+    return json.dumps(config, indent=2, sort_keys=True) + "\n"
+
+
+def write_untrained(plan: ExportPlan, item: TrainItem, target: ResolvedTarget, workspace: Workspace) -> None:
     """Write a drafter with the plan's shape and seed, before any step. Imports torch."""
     import msgspec
 
@@ -72,8 +156,12 @@ def write_untrained(plan: ExportPlan, item: TrainItem, workspace: Workspace) -> 
         shape = drafter_shape(item, data, load_frozen(item.target_dir, "float32", "cpu"))
     finally:
         data.close()
-    export_untrained(shape, plan.out, target_dir=item.target_dir, seed=item.seed, dtype=item.export_dtype)
 
+    def fill(folder: Path) -> None:
+        export_untrained(shape, folder, target_dir=item.target_dir, seed=item.seed, dtype=item.export_dtype)
+        config = in_form(_read_config(folder / CONFIG), plan.form, target)
+        (folder / CONFIG).write_text(_config_text(config), encoding="utf-8")
+        said = f"# A drafter with random weights\n\nUntrained, seed {item.seed}: a floor to compare with.\n"
+        (folder / CARD).write_text(said, encoding="utf-8")
 
-def _copy(source: Path, folder: Path) -> None:
-    shutil.copytree(source, folder, dirs_exist_ok=True)
+    replace_folder(plan.out, fill)

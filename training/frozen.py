@@ -52,6 +52,10 @@ class FrozenTarget:
         weight = self.norm_H.float()
         return (x * (weight + 1.0 if self.norm_adds_one else weight)).to(self.head_VH.dtype)
 
+    def draft_logits(self, hidden_MH: Any) -> Any:
+        """A drafter's logits [M, V] in float32: its output through the head, uncapped, as serving has them."""
+        return functional.linear(hidden_MH.to(self.head_VH.dtype), self.head_VH).float()
+
     def logits(self, normed_TH: Any) -> Any:
         """The target's logits [T, V] in float32; capped where the target caps them."""
         logits = functional.linear(normed_TH.to(self.head_VH.dtype), self.head_VH).float()

@@ -1,36 +1,33 @@
-"""The training loop: AdamW, cosine with warm-up, clipping, checkpoints, the best one by held-out walk.
+"""The training loop: packs from a feed, steps, rounds with the other drafters, checkpoints, the best one by walk.
 
-float32 on a CPU, bf16 autocast over float32 weights on a GPU. Which documents and anchors a step has follows
-from the seed and the step alone (see pack and anchors), so a resumed run takes the very steps that were left.
-A loss or gradient that is no number stops the run before it touches the weights, keeps the last checkpoint
-and names the rows. Metrics are raw sums since the last report.
+One loop serves both feeds. Which packs there are and which anchors they get follows from the seed alone, so a run
+that goes on from a checkpoint trains the very packs that were left. Every member of a team steps on its own packs;
+at a round they become one drafter, and the first member saves and measures it. Best is the highest held-out walk.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import torch
 
-from corpus.errors import Retryable, UserError
-from training.anchors import draw_anchors
-from training.batch import Batch, Document, make_batch
-from training.checkpoint import Progress, checkpoints, load_checkpoint, load_weights, save_checkpoint
+from corpus.errors import Retryable
+from training.averaging import Share, Team
+from training.checkpoint import load_checkpoint, load_weights, save_checkpoint
 from training.data import TrainingData
 from training.dflash import Drafter
+from training.evaluation import EvaluationSettings, held_out, mean_acceptance_length, spread
 from training.frozen import FrozenTarget
-from training.loss import SlotLoss, block_loss
-from training.pack import epoch_packs
-from training.walk import Acceptance, pooled, precision, walk
+from training.progress import Progress, checkpoints, left_to_do
+from training.step import Agreement, Pack, Stepper, StepSettings, Sums
+from training.walk import Acceptance
 
-DOCUMENTS_AT_ONCE = 64
-GPU_CONTEXT_MULTIPLE = 128
+REPORTS = 1000
+"""A run tells its figures about so often, but not more than every tenth step."""
 
 
 @dataclass(frozen=True)
@@ -38,34 +35,39 @@ class LoopSettings:
     """What the loop needs of a TrainItem; `fingerprint` names data and settings."""
 
     fingerprint: str
-    epochs: int
-    tokens_per_batch: int
-    anchors_per_document: int
-    gamma: float
-    labels: str
+    packs: int
+    """In the whole run."""
+    packs_per_step: int
     learning_rate: float
     warmup: float
-    weight_decay: float
-    clip: float
     checkpoint_every: int
-    seed: int
-    device: str = "cpu"
-    eval_rows: int = 256
-    report_every: int = 10
+    step: StepSettings
+    evaluation: EvaluationSettings
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps in the whole run, over all members of a team."""
+        return self.steps_of(self.packs)
+
+    @property
+    def report_every(self) -> int:
+        """Steps between reports."""
+        return max(10, self.steps // REPORTS)
+
+    def steps_of(self, packs: int) -> int:
+        """Steps that so many packs make."""
+        return math.ceil(packs / self.packs_per_step)
 
 
-@dataclass
-class Sums:
-    """Raw sums since the last report. Slot k is at index k - 1."""
+class Feed(Protocol):
+    """Where packs come from."""
 
-    steps: int = 0
-    loss: float = 0.0
-    gradient_norm: float = 0.0
-    tokens: int = 0
-    correct_by_slot: list[int] = field(default_factory=list)
-    total_by_slot: list[int] = field(default_factory=list)
-    loss_by_category: dict[str, tuple[float, int]] = field(default_factory=dict)
-    since: float = field(default_factory=time.monotonic)
+    @property
+    def stopped(self) -> bool:
+        """The end came because somebody asked for it."""
+
+    def take(self, count: int) -> tuple[int, list[Pack]]:
+        """(packs given out before these in the whole run, the next packs: `count`, fewer at the end, none after)."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,12 @@ class Report:
 
 @dataclass(frozen=True)
 class LoopResult:
-    """The drafter that was passed in holds the best checkpoint's weights afterwards."""
+    """The first member's drafter holds the best checkpoint's weights afterwards."""
 
     steps: int
     best_step: int
     best_checkpoint: Path
+    agreement: dict[str, tuple[int, int]]
 
 
 def learning_rate(step: int, steps: int, peak: float, warmup: float) -> float:
@@ -97,187 +100,111 @@ def learning_rate(step: int, steps: int, peak: float, warmup: float) -> float:
     return peak * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(steps - warm, 1)))
 
 
+class ShardFeed:
+    """Packs read from shards, in their order, but for those that are done."""
+
+    def __init__(
+        self,
+        data: TrainingData,
+        target: FrozenTarget,
+        packs: Sequence[tuple[int, list[int]]],
+        done: Sequence[Sequence[int]],
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._data, self._target, self._packs, self._stop = data, target, packs, stop
+        self._left = list(left_to_do(done, len(packs)))
+        self._given = len(packs) - len(self._left)
+        self._first = True
+        self.stopped = False
+
+    def take(self, count: int) -> tuple[int, list[Pack]]:
+        """The next packs; a stop counts between steps."""
+        before = self._given
+        self.stopped = self.stopped or (not self._first and self._stop())
+        if self.stopped:
+            return before, []
+        self._first = False
+        numbers, self._left = self._left[:count], self._left[count:]
+        self._given += len(numbers)
+        return before, [self._pack(number) for number in numbers]
+
+    def _pack(self, number: int) -> Pack:
+        epoch, own = self._packs[number]
+        return Pack(number, epoch, [self._data.document(self._data.train[i], self._target) for i in own])
+
+
 def train(
     settings: LoopSettings,
     drafter: Drafter,
     target: FrozenTarget,
-    data: TrainingData,
+    make_feed: Callable[[Progress], Feed],
+    held_out_data: TrainingData | None,
+    team: Team,
     folder: Path,
     *,
     report: Callable[[Report], None] = lambda _: None,
-    stop: Callable[[], bool] = lambda: False,
 ) -> LoopResult:
     """Train to the end, from the newest checkpoint in `folder` if there is one.
 
+    Args:
+        make_feed: the feed of what a checkpoint has left to do.
+        held_out_data: what tau is measured on; the team's first member alone needs it.
+
     Raises:
         UserError: the loss is no number, the checkpoint is of another run, or the disk is full.
-        Retryable: `stop` said so; a checkpoint was written.
+        Retryable: the feed was stopped; a checkpoint was written.
     """
-    torch.manual_seed(settings.seed)
-    lengths = [data.lengths[i] for i in data.train]
-    plan = [
-        (epoch, own)
-        for epoch in range(settings.epochs)
-        for own in epoch_packs(lengths, settings.tokens_per_batch, seed=settings.seed, epoch=epoch)
-    ]
-    optimizer = make_optimizer(drafter, settings.weight_decay)
+    torch.manual_seed(settings.step.seed)
+    stepper = Stepper(settings.step, drafter, target)
     progress = Progress(0, settings.fingerprint)
     if found := checkpoints(folder):
-        progress = load_checkpoint(found[-1], drafter, optimizer, settings.fingerprint)
-    evaluated = spread(data, settings.eval_rows)
-    sums = Sums()
-    for step in range(progress.step, len(plan)):
-        epoch, own = plan[step]
-        lr = learning_rate(step, len(plan), settings.learning_rate, settings.warmup)
-        documents = [data.document(data.train[i], target) for i in own]
-        _step(settings, drafter, target, optimizer, documents, epoch, lr, sums)
-        done = step + 1
-        stopping = stop()
-        saving = done % settings.checkpoint_every == 0 or done == len(plan) or stopping
-        taus: dict[str, Acceptance] = {}
-        if saving:
-            if not stopping:
-                taus = held_out(drafter, target, data, evaluated, settings)
-            progress = _advance(progress, done, taus)
-            save_checkpoint(folder, drafter, optimizer, progress)
-        if saving or done % settings.report_every == 0:
-            report(Report(done, len(plan), epoch, lr, sums, taus))
-            sums = Sums()
-        if stopping and done < len(plan):
-            raise Retryable(f"stopped after step {done} of {len(plan)}; run again to go on from there")
-    best = folder / f"step-{progress.best_step:08d}"
-    load_weights(best, drafter)
-    return LoopResult(len(plan), progress.best_step, best)
-
-
-def make_optimizer(drafter: Drafter, weight_decay: float) -> Any:
-    """AdamW; matrices decay, norms do not."""
+        progress = load_checkpoint(found[-1], drafter, stepper.optimizer, settings.fingerprint)
+    agreement = Agreement()
+    feed = make_feed(progress)
+    leads = team.rank == 0
+    evaluated = spread(held_out_data, settings.evaluation.rows) if leads and held_out_data else []
     parameters = list(drafter.parameters())
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups)
-
-
-def make_step_batch(settings: LoopSettings, drafter: Drafter, documents: Sequence[Document], epoch: int) -> Batch:
-    """The tensors of a step: anchors are drawn here."""
-    anchors = [
-        draw_anchors(
-            document.loss_mask,
-            settings.anchors_per_document,
-            seed=settings.seed,
-            epoch=epoch,
-            response_id=document.response_id,
-        )
-        for document in documents
-    ]
-    return make_batch(
-        documents,
-        anchors,
-        block_size=drafter.shape.block_size,
-        mask_token_id=drafter.shape.mask_token_id,
-        labels=settings.labels,
-        device=settings.device,
-        pad_context_to=1 if settings.device == "cpu" else GPU_CONTEXT_MULTIPLE,
-    )
-
-
-def batch_loss(settings: LoopSettings, drafter: Drafter, target: FrozenTarget, batch: Batch) -> SlotLoss:
-    """Drafter, supervised slots alone through the head, loss."""
-    with precision(settings.device):
-        embeddings_QH = target.embed(batch.block_tokens_Q)
-        hidden_QH = drafter(batch.states_TNH, batch.position_T, embeddings_QH, batch.visibility)
-    return block_loss(
-        hidden_QH[batch.supervised_M],
-        target,
-        batch.label_M,
-        batch.slot_M,
-        gamma=settings.gamma,
-        normed_MH=batch.normed_MH if settings.labels == "kl" else None,
-    )
-
-
-def held_out(
-    drafter: Drafter, target: FrozenTarget, data: TrainingData, rows: Sequence[int], settings: LoopSettings
-) -> dict[str, Acceptance]:
-    """The sequential walk over held-out rows, by category."""
-    results: list[tuple[str, Acceptance]] = []
-    for start in range(0, len(rows), DOCUMENTS_AT_ONCE):
-        documents = [data.document(i, target) for i in rows[start : start + DOCUMENTS_AT_ONCE]]
-        walked = walk(drafter, target, documents, tokens_per_batch=settings.tokens_per_batch, device=settings.device)
-        results.extend(zip((d.category for d in documents), walked, strict=True))
-    return pooled(results)
-
-
-def spread(data: TrainingData, limit: int) -> list[int]:
-    """At most `limit` held-out rows, categories in turn, in the order of the data."""
-    by_category: dict[str, list[int]] = defaultdict(list)
-    for i in data.holdout:
-        by_category[data.rows[i].category].append(i)
-    chosen: list[int] = []
-    turn = 0
-    while len(chosen) < min(limit, len(data.holdout)):
-        for own in by_category.values():
-            if turn < len(own) and len(chosen) < limit:
-                chosen.append(own[turn])
-        turn += 1
-    return sorted(chosen)
-
-
-def mean_acceptance_length(taus: dict[str, Acceptance]) -> float | None:
-    """Mean over categories (pooled sums would be ruled by the worst one, which drafts most); None: nothing."""
-    lengths = [one.acceptance_length for one in taus.values() if one.drafts]
-    return sum(lengths) / len(lengths) if lengths else None
-
-
-def _step(
-    settings: LoopSettings,
-    drafter: Drafter,
-    target: FrozenTarget,
-    optimizer: Any,
-    documents: Sequence[Document],
-    epoch: int,
-    lr: float,
-    sums: Sums,
-) -> None:
-    """One optimiser step, if the documents have anything to learn from."""
-    sums.steps += 1
-    sums.tokens += sum(map(len, documents))
-    batch = make_step_batch(settings, drafter, documents, epoch)
-    if not len(batch.supervised_M):
-        return
-    result = batch_loss(settings, drafter, target, batch)
-    optimizer.zero_grad(set_to_none=True)
-    result.loss.backward()
-    norm = torch.nn.utils.clip_grad_norm_(drafter.parameters(), settings.clip)
-    loss, gradient_norm = result.loss.item(), norm.item()
-    if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
-        names = ", ".join(document.response_id for document in documents[:5])
-        more = f" and {len(documents) - 5} more" if len(documents) > 5 else ""
-        raise UserError(
-            f"training: the loss is {loss} and its gradient {gradient_norm}; the last checkpoint is kept. "
-            f"Rows of this step: {names}{more}. Look at their states, or lower training.learning_rate."
-        )
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-    optimizer.step()
-    sums.loss += loss
-    sums.gradient_norm += gradient_norm
-    _count(sums, batch, result, documents, drafter.shape.num_speculative_tokens)
-
-
-def _count(sums: Sums, batch: Batch, result: SlotLoss, documents: Sequence[Document], slots: int) -> None:
-    correct = (result.predicted_M == batch.label_M).float()
-    by_slot = torch.bincount(batch.slot_M - 1, weights=correct, minlength=slots).tolist()
-    totals = torch.bincount(batch.slot_M - 1, minlength=slots).tolist()
-    sums.correct_by_slot = [a + int(b) for a, b in zip(sums.correct_by_slot or [0] * slots, by_slot, strict=True)]
-    sums.total_by_slot = [a + b for a, b in zip(sums.total_by_slot or [0] * slots, totals, strict=True)]
-    losses = torch.bincount(batch.document_M, weights=result.each_M, minlength=len(documents)).tolist()
-    counts = torch.bincount(batch.document_M, minlength=len(documents)).tolist()
-    for document, loss, count in zip(documents, losses, counts, strict=True):
-        before = sums.loss_by_category.get(document.category, (0.0, 0))
-        sums.loss_by_category[document.category] = (before[0] + loss, before[1] + count)
+    pending: list[int] = []
+    weight = own_steps = epoch = 0
+    lr = 0.0
+    ended = False
+    while not ended:
+        given, packs = feed.take(settings.packs_per_step)
+        if packs:
+            lr = learning_rate(settings.steps_of(given), settings.steps, settings.learning_rate, settings.warmup)
+            epoch = packs[-1].epoch
+            weight += stepper.step(packs, lr)
+            pending += [pack.number for pack in packs]
+            for pack in packs:
+                agreement.count(pack)
+            own_steps += 1
+        at_step = settings.steps_of(given + len(packs))
+        taus: dict[str, Acceptance] = {}
+        saving = False
+        if not packs or own_steps % team.every == 0:
+            joint = team.join(parameters, Share(weight, tuple(pending), agreement.take(), ended=not packs))
+            pending, weight = [], 0
+            before, progress = progress, progress.after(joint.done, joint.agreement)
+            ended, complete = joint.ended, progress.packs >= settings.packs
+            at_step = settings.steps_of(progress.packs)
+            due = at_step // settings.checkpoint_every > settings.steps_of(before.packs) // settings.checkpoint_every
+            saving = due or ((ended or complete) and at_step != progress.step)
+        if saving:
+            team.average_moments(stepper.optimizer)
+            if leads and held_out_data and (complete or not feed.stopped):
+                taus = held_out(drafter, target, held_out_data, evaluated, settings.evaluation)
+            progress = _advance(progress, at_step, taus)
+            if leads:
+                save_checkpoint(folder, drafter, stepper.optimizer, progress)
+        if (saving and leads) or (ended and stepper.sums.steps) or (packs and own_steps % settings.report_every == 0):
+            report(Report(at_step, settings.steps, epoch, lr, stepper.take_sums(), taus))
+    if progress.packs < settings.packs:
+        raise Retryable(f"stopped after step {progress.step} of {settings.steps}; run again to go on from there")
+    best = folder / f"step-{progress.best_step:08d}"
+    if leads:
+        load_weights(best, drafter)
+    agreed = {name: (own[0], own[1]) for name, own in progress.agreement.items()}
+    return LoopResult(settings.steps, progress.best_step, best, agreed)
 
 
 def _advance(progress: Progress, step: int, taus: dict[str, Acceptance]) -> Progress:

@@ -76,6 +76,16 @@ def check_mask_token(target_dir: Path | str, mask_token_id: int, vocab: int) -> 
     return mask_token_id
 
 
+def reserved_ids(folder: Path) -> frozenset[int]:
+    """End, begin, pad and unknown tokens of a target: none of them may be the mask."""
+    return frozenset(_named_ids(folder, _added_tokens(folder)[0]))
+
+
+def tokenizer_size(folder: Path) -> int:
+    """One more than the tokenizer's highest id; 0 where there is no tokenizer.json."""
+    return _added_tokens(folder)[1]
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}

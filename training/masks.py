@@ -4,7 +4,8 @@ Queries are block slots. Keys are the packed context tokens, then the block slot
 context strictly before its anchor, of its own document, and its own block; never another block. In a sliding
 layer it sees, of these, only keys at or before its own position and less than `window` away: z-lab's rule,
 which slides by slot. The rule is written once, on index tensors; `dense` evaluates it on a grid for
-scaled_dot_product_attention, `block_mask` hands it to flex_attention (GPU: it has no backward on a CPU).
+scaled_dot_product_attention (the reference), `block_mask` hands it to flex_attention: compiled on a GPU; on a CPU
+it has no backward and serves tests alone.
 
 Shapes: T packed context tokens, Q block slots, K = T + Q keys.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,6 +25,8 @@ CONTEXT = -1
 """`key_block` of a context token."""
 NO_DOCUMENT = -2
 """`key_document` of padding."""
+RECOMPILE_LIMIT = 64
+"""Static and dynamic lengths, full and sliding, with and without gradient: more than torch's own 8 can come up."""
 
 
 @dataclass
@@ -37,22 +41,29 @@ class Visibility:
     key_document_K: Any
     key_position_K: Any
     key_block_K: Any
+    reference: bool = False
+    """Dense attention on a GPU too: what the compiled path is held to."""
     _built: dict[tuple[str, int | None], Any] = field(default_factory=dict)
 
     def rule(self, window: int | None) -> Callable[[Any, Any], Any]:
         """(slot index, key index) to visible; indices may be tensors of any shapes that broadcast."""
 
+        # the compiler takes tensors of a closure as inputs; through `self` it would also guard everything else there
+        document_Q, anchor_Q, position_Q, block_Q = (
+            self.slot_document_Q,
+            self.slot_anchor_Q,
+            self.slot_position_Q,
+            self.slot_block_Q,
+        )
+        document_K, position_K, block_K = self.key_document_K, self.key_position_K, self.key_block_K
+
         def visible(slot: Any, key: Any) -> Any:
-            slot_position, key_position = self.slot_position_Q[slot], self.key_position_K[key]
-            key_block = self.key_block_K[key]
             context = (
-                (key_block == CONTEXT)
-                & (self.key_document_K[key] == self.slot_document_Q[slot])
-                & (key_position < self.slot_anchor_Q[slot])
+                (block_K[key] == CONTEXT) & (document_K[key] == document_Q[slot]) & (position_K[key] < anchor_Q[slot])
             )
-            seen = context | (key_block == self.slot_block_Q[slot])
+            seen = context | (block_K[key] == block_Q[slot])
             if window is not None:
-                distance = slot_position - key_position
+                distance = position_Q[slot] - position_K[key]
                 seen = seen & (distance >= 0) & (distance < window)
             return seen
 
@@ -73,15 +84,16 @@ class Visibility:
         return lambda _batch, _head, slot, key: rule(slot, key)
 
     def block_mask(self, window: int | None) -> Any:
-        """flex_attention's sparse form; built once for each window, compiled."""
+        """flex_attention's sparse form; built once for each window."""
         if ("block", window) not in self._built:
-            self._built["block", window] = _compiled_block_mask()(
+            device = self.slot_block_Q.device
+            self._built["block", window] = flex_kernels(device.type).create_block_mask(
                 self.mask_mod(window),
                 B=None,
                 H=None,
                 Q_LEN=len(self.slot_block_Q),
                 KV_LEN=len(self.key_block_K),
-                device=str(self.slot_block_Q.device),
+                device=str(device),
             )
         return self._built["block", window]
 
@@ -110,22 +122,27 @@ def visibility_of_blocks(
     )
 
 
-_compiled: dict[str, Any] = {}
+@dataclass(frozen=True)
+class FlexKernels:
+    """torch's flex_attention and the builder of its masks."""
+
+    create_block_mask: Callable[..., Any]
+    flex_attention: Callable[..., Any]
 
 
-def _compiled_block_mask() -> Any:
-    """create_block_mask, compiled: uncompiled it materialises Q x K."""
-    if "block_mask" not in _compiled:
-        from torch.nn.attention.flex_attention import create_block_mask
+@cache
+def flex_kernels(device_type: str) -> FlexKernels:
+    """Each compiled alone on a GPU (a whole layer would clash with checkpointing), as they are on a CPU.
 
-        _compiled["block_mask"] = torch.compile(create_block_mask)
-    return _compiled["block_mask"]
+    Uncompiled they materialise Q x K: 298 GB at 32,768 x 81,920 and 32 heads. Where packs differ too often for the
+    compiler, it must say so and not fall back in silence.
+    """
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+    if device_type == "cpu":
+        return FlexKernels(create_block_mask, flex_attention)
+    from torch._dynamo import config
 
-def compiled_flex_attention() -> Any:
-    """flex_attention, compiled alone (a whole layer would clash with checkpointing)."""
-    if "flex" not in _compiled:
-        from torch.nn.attention.flex_attention import flex_attention
-
-        _compiled["flex"] = torch.compile(flex_attention)
-    return _compiled["flex"]
+    config.recompile_limit = max(config.recompile_limit, RECOMPILE_LIMIT)
+    config.fail_on_recompile_limit_hit = True
+    return FlexKernels(torch.compile(create_block_mask), torch.compile(flex_attention))

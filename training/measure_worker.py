@@ -14,10 +14,11 @@ import msgspec
 import torch
 
 from training.data import TrainingData
+from training.evaluation import measure
 from training.export import load_exported
 from training.frozen import load_frozen
 from training.messages import AcceptanceRow, MeasureItem
-from training.worker import loop_settings, measure
+from training.worker import acceptance_sums, evaluation_settings
 
 
 class MeasureHandler:
@@ -49,9 +50,10 @@ def measure_export(item: MeasureItem) -> list[AcceptanceRow]:
     rows = item.rows
     if rows.threads:
         torch.set_num_threads(rows.threads)
-    data = TrainingData(rows.shards, rows.layer_ids, rows.labels)
+    data = TrainingData(rows.shards, rows.layer_ids, rows.labels, held_out_only=True)
     try:
         target = load_frozen(rows.target_dir, "float32" if rows.device == "cpu" else "bfloat16", rows.device)
-        return measure(load_exported(Path(item.drafter_dir), rows.device), target, data, loop_settings(rows))
+        drafter = load_exported(Path(item.drafter_dir), rows.device)
+        return acceptance_sums(measure(drafter, target, data, evaluation_settings(rows)))
     finally:
         data.close()

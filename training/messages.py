@@ -11,8 +11,13 @@ import msgspec
 from corpus.canonical import digest
 
 AUTO_TOKENS_CPU = 1024
-AUTO_TOKENS_GPU = 8192
+AUTO_TOKENS_GPU = 4096
 AUTO_MASK_TOKEN = -1
+WHERE_AND_HOW_FAST = (
+    "item_id", "target_dir", "out_dir", "device", "threads", "export_dtype", "init_dir",
+    "activation_checkpointing",
+)  # fmt: skip
+"""Fields of a TrainItem that a checkpoint does not depend on."""
 
 
 class TrainRow(msgspec.Struct, frozen=True, array_like=True):
@@ -35,6 +40,19 @@ class ShardRows(msgspec.Struct, frozen=True, array_like=True):
     """What the ledger says of the file; it is compared when the file is first opened."""
 
 
+class LiveRows(msgspec.Struct, frozen=True, kw_only=True):
+    """What a drafter worker knows beforehand of the rows that it will be fed."""
+
+    rows: int
+    digest: str
+    """Of their response ids and lengths, in order."""
+    packs_by_epoch: list[int]
+    used_token_ids: list[int]
+    """That occur in them, ascending."""
+    final_state: bool
+    """The states' last layer is the target's final state."""
+
+
 class TrainItem(msgspec.Struct, frozen=True, kw_only=True):
     """All that makes a drafter: data, and the manifest's training section with `auto` and defaults resolved."""
 
@@ -50,12 +68,23 @@ class TrainItem(msgspec.Struct, frozen=True, kw_only=True):
     sliding_layers: int
     sliding_window: int
     anchors_per_document: int
+    loss_weights: str = "decay"
+    """decay or d_pace."""
     gamma: float
+    d_pace_alpha: float = 0.5
     labels: str
     """auto, teacher, sampled or kl."""
     epochs: int
     tokens_per_batch: int = 0
-    """0 chooses by device."""
+    """Of a pack; 0 chooses by device."""
+    packs_per_step: int = 1
+    activation_checkpointing: bool = False
+    init_dir: str = ""
+    """A drafter in z-lab's format to start from; empty: from `seed`."""
+    init: str = ""
+    """The digest of its files."""
+    live: LiveRows | None = None
+    """Training rows that come from target workers; None: all rows are in `shards`."""
     learning_rate: float
     warmup: float
     weight_decay: float
@@ -69,16 +98,28 @@ class TrainItem(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of the exported weights: the target's dtype."""
     eval_rows: int = 256
     """Held-out rows that are walked at each checkpoint; at the end all of them are."""
-    card: dict[str, str] = {}
-    """Lines of the model card: target, revision, mix, build, ..."""
 
     def fingerprint(self) -> str:
         """What must be equal for a checkpoint to be gone on with: all but where and how fast it runs."""
         body = msgspec.to_builtins(self)
-        for name in ("item_id", "target_dir", "out_dir", "device", "threads", "export_dtype", "card"):
+        for name in WHERE_AND_HOW_FAST:
             body.pop(name)
         body["shards"] = [shard["rows"] if isinstance(shard, dict) else shard[1] for shard in body["shards"]]
         return digest("training", body)
+
+
+class SlotSums(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over supervised slots of one category. Slots 1 to block_size - 1 are at index 0 on."""
+
+    loss: float
+    """Of unweighted slot losses."""
+    slots: int
+    correct_by_slot: list[int]
+    """Predictions equal to the label."""
+    total_by_slot: list[int]
+    streak: int
+    """Leading correct slots of a block, summed."""
+    blocks: int
 
 
 class TrainProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,28 +135,30 @@ class TrainProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Mean over these steps."""
     lr: float
     gradient_norm: float
-    correct_by_slot: list[int]
-    """Slots 1 to block_size - 1: predictions equal to the label."""
-    total_by_slot: list[int]
-    loss_by_category: dict[str, tuple[float, int]]
-    """Sum of unweighted slot losses, and their number."""
+    by_category: dict[str, SlotSums]
     tokens_per_s: float
     """Context tokens."""
     acceptance: dict[str, tuple[int, int]] = {}
     """Held-out walk by category (drafts, accepted); empty where it was not measured."""
+    worker: int = 0
+    """Which of the drafters that train at once says so."""
 
 
 class AcceptanceRow(msgspec.Struct, frozen=True, array_like=True):
     """acceptance_length is 1 + accepted_tokens / drafts."""
 
     measured_by: str
-    """walk or anchors."""
+    """walk, anchors, or ddtree_B."""
     category: str
     drafts: int
     accepted_tokens: int
     rows: int
     open_drafts: int
     """Drafts that matched all that is known behind the recorded end (see training.walk)."""
+    sum_drafts_sq: int = 0
+    """Over rows; with the next two an interval follows (see corpus.acceptance)."""
+    sum_accepted_sq: int = 0
+    sum_cross: int = 0
 
 
 class TrainSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +178,17 @@ class TrainSummary(msgspec.Struct, frozen=True, kw_only=True):
     label_agreement: dict[str, tuple[int, int]]
     """By category: supervised training positions where the sampled token is the target's arg max, of how many."""
     seconds: float
+
+
+class LiveItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One drafter worker of several that are fed live."""
+
+    item: TrainItem
+    rank: int
+    size: int
+    meeting_file: str
+    """Where the drafters find one another."""
+    average_every: int
 
 
 class MeasureItem(msgspec.Struct, frozen=True, kw_only=True):

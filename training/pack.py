@@ -36,6 +36,15 @@ def epoch_packs(lengths: Sequence[int], tokens_per_batch: int, *, seed: int, epo
     return pack(lengths, epoch_order(len(lengths), seed=seed, epoch=epoch), tokens_per_batch)
 
 
+def all_packs(lengths: Sequence[int], tokens_per_batch: int, *, epochs: int, seed: int) -> list[tuple[int, list[int]]]:
+    """(epoch, indices of documents) of every pack of a run; a pack's number is its place here."""
+    return [
+        (epoch, own)
+        for epoch in range(epochs)
+        for own in epoch_packs(lengths, tokens_per_batch, seed=seed, epoch=epoch)
+    ]
+
+
 def position_ids(lengths: Sequence[int]) -> list[int]:
     """Positions of documents laid end to end: they restart with each."""
     return [position for length in lengths for position in range(length)]

@@ -15,7 +15,7 @@ from typing import Any
 
 from corpus.artefacts import write_atomically, write_text
 from corpus.errors import DamagedError
-from training.messages import TrainProgress
+from training.messages import AcceptanceRow, SlotSums, TrainProgress
 
 log = logging.getLogger("draftmill")
 
@@ -32,21 +32,35 @@ def metric_rows(progress: Sequence[TrainProgress]) -> list[dict[str, Any]]:
             {"step": message.step, "epoch": message.epoch, "metric": metric, "category": category, "value": value}
         )
 
+    def add_slots(message: TrainProgress, category: str | None, sums: Sequence[SlotSums]) -> None:
+        by_slot = zip(
+            _total([one.correct_by_slot for one in sums]), _total([one.total_by_slot for one in sums]), strict=True
+        )
+        for slot, (right, of) in enumerate(by_slot, start=1):
+            if of:
+                add(message, f"accuracy_slot_{slot}", category, right / of)
+        if blocks := sum(one.blocks for one in sums):
+            add(message, "streak", category, sum(one.streak for one in sums) / blocks)
+
     for message in progress:
         add(message, "loss", None, message.loss)
         add(message, "learning_rate", None, message.lr)
         add(message, "gradient_norm", None, message.gradient_norm)
         add(message, "tokens_per_s", None, message.tokens_per_s)
-        for slot, (right, of) in enumerate(zip(message.correct_by_slot, message.total_by_slot, strict=True), start=1):
-            if of:
-                add(message, f"accuracy_slot_{slot}", None, right / of)
-        for category, (total, count) in message.loss_by_category.items():
-            if count:
-                add(message, "loss", category, total / count)
+        add_slots(message, None, list(message.by_category.values()))
+        for category, own in message.by_category.items():
+            if own.slots:
+                add(message, "loss", category, own.loss / own.slots)
+            add_slots(message, category, [own])
         for category, (drafts, accepted) in message.acceptance.items():
             if drafts:
                 add(message, "walk_acceptance_length", category, 1 + accepted / drafts)
     return rows
+
+
+def _total(parts: Sequence[Sequence[int]]) -> list[int]:
+    """Sums place by place; parts without places count nothing."""
+    return [sum(own) for own in zip(*(part for part in parts if part), strict=True)]
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -118,3 +132,16 @@ def acceptance_row(
         "build_id": build_id, "category": category, "measured_by": measured_by, "drafts": drafts,
         "accepted_tokens": accepted, "rows": rows, "measured_at": measured_at,
     }  # fmt: skip
+
+
+def acceptance_rows(build_id: str, measured: Sequence[AcceptanceRow], measured_at: str) -> list[dict[str, Any]]:
+    """Measurements of a worker, with the sums over rows that an interval is made of."""
+    return [
+        acceptance_row(build_id, one.category, one.measured_by, one.drafts, one.accepted_tokens, one.rows, measured_at)
+        | {
+            "sum_drafts_sq": one.sum_drafts_sq,
+            "sum_accepted_sq": one.sum_accepted_sq,
+            "sum_cross": one.sum_cross,
+        }
+        for one in measured
+    ]

@@ -28,14 +28,17 @@ from fleet.devices import Device
 from fleet.pool import Done, Pool, PoolError
 from training import serve_messages
 from training.messages import AcceptanceRow, MeasureItem
-from training.record import acceptance_row, add_acceptance
-from training.run import TrainingPlan, cpu_threads, train_item
+from training.plan import TrainingPlan, train_item
+from training.record import acceptance_row, acceptance_rows, add_acceptance
+from training.run import cpu_threads
+from training.same_tokens import compare
 from training.serve_messages import ServeConfig, ServeItem, ServeResult
+from training.shape import drafts_of, from_exported_config, read_exported_config
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A drafter's folder in z-lab's format, and what its config says."""
+    """A drafter's folder in either format, and what its config says."""
 
     drafter_id: str
     folder: Path
@@ -123,7 +126,7 @@ async def serve_check(
         UserError: there are no held-out rows, or the engine refuses target or drafter.
     """
     device = devices[0]
-    items = _items(plan, ledger, limit)
+    items, recorded = _items(plan, ledger, limit)
     if not items:
         raise UserError(f"{manifest.name}: build {plan.build_id} has no captured held-out rows. Set mix.holdout.")
     walked = await _walk(chosen, plan, manifest, target, ledger, log, device, report)
@@ -142,10 +145,12 @@ async def serve_check(
     payload = serve_messages.encode(config)
     for outcome in await _through("training.serve_worker:create", payload, items, device, log, report):
         results.append(serve_messages.decode_result(outcome))
+        own = results[-1]
+        log.event("same_tokens", compare(own.category, own.token_ids, recorded[own.category], own.max_tokens).line())
     now = datetime.now(UTC).isoformat()
     measured = [(r.category, "vllm", r.drafts, r.accepted_tokens, r.rows) for r in results]
-    measured += [(r.category, r.measured_by, r.drafts, r.accepted_tokens, r.rows) for r in walked]
     rows = [acceptance_row(plan.build_id, *sums, now) for sums in measured]
+    rows += acceptance_rows(plan.build_id, walked, now)
     folder = ledger.workspace.drafter(chosen.drafter_id)
     if not (folder / "drafter.json").exists():
         write_text(folder / "drafter.json", json.dumps(_foreign(chosen, now), indent=1, sort_keys=True))
@@ -169,6 +174,11 @@ async def _walk(
         return []
     if chosen.layer_ids != plan.layer_ids:
         log.event("no_walk", f"the drafter reads layers {chosen.layer_ids}, captured are {plan.layer_ids}")
+        return []
+    try:
+        from_exported_config(chosen.folder / "config.json")
+    except UserError as error:
+        log.event("no_walk", str(error))
         return []
     threads = cpu_threads() if device.kind == "cpu" else 0
     item = MeasureItem(
@@ -202,38 +212,43 @@ async def _through(
     return answers
 
 
-def _items(plan: TrainingPlan, ledger: Readable, limit: int | None) -> dict[str, bytes]:
+def _items(
+    plan: TrainingPlan, ledger: Readable, limit: int | None
+) -> tuple[dict[str, bytes], dict[str, list[list[int] | None]]]:
+    """(what is served, and what was recorded of it where the row is greedy), by category, rows in one order."""
     held_out = {row.response_id: row.category for rows in plan.rows.values() for row in rows if row.holdout}
     found = ledger.rows(
-        "SELECT r.response_id, r.shard, r.shard_row, rc.max_tokens FROM accepted_responses r "
+        "SELECT r.response_id, r.shard, r.shard_row, rc.max_tokens, rc.temperature = 0 FROM accepted_responses r "
         "JOIN recipes rc USING (recipe_id) WHERE list_contains(?, r.response_id) ORDER BY r.response_id",
         sorted(held_out),
     )[:limit]
-    prompts = read_rows_at(
-        ledger.workspace.responses, [(row[1], row[2]) for row in found], ["response_id", "prompt_token_ids"]
-    )
-    tokens = dict(prompts.select("response_id", "prompt_token_ids").iter_rows())
+    columns = ["response_id", "prompt_token_ids", "token_ids"]
+    read = read_rows_at(ledger.workspace.responses, [(row[1], row[2]) for row in found], columns)
+    tokens = {response_id: (prompt, answer) for response_id, prompt, answer in read.select(columns).iter_rows()}
     by_category: dict[str, list[tuple[list[int], int]]] = {}
-    for response_id, _, _, max_tokens in found:
-        by_category.setdefault(held_out[response_id], []).append((tokens[response_id], max_tokens))
-    return {
+    recorded: dict[str, list[list[int] | None]] = {}
+    for response_id, _, _, max_tokens, greedy in found:
+        prompt, answer = tokens[response_id]
+        by_category.setdefault(held_out[response_id], []).append((prompt, max_tokens))
+        recorded.setdefault(held_out[response_id], []).append(answer if greedy else None)
+    items = {
         category: serve_messages.encode(
             ServeItem(category=category, prompts=[p for p, _ in rows], max_tokens=[m for _, m in rows])
         )
         for category, rows in sorted(by_category.items())
     }
+    return items, recorded
 
 
 def _read(folder: Path, drafter_id: str | None, origin: str) -> Exported:
     try:
-        config = json.loads((folder / "config.json").read_text())
-        dflash = config["dflash_config"]
-        block, layer_ids = int(config["block_size"]), tuple(int(i) for i in dflash["target_layer_ids"])
+        block, layer_ids = drafts_of(read_exported_config(folder / "config.json"))
         weights = sorted(folder.glob("*.safetensors"))
         marks = [sha256_file(path) for path in [folder / "config.json", *weights]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (UserError, OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{folder}: holds no DFlash drafter in z-lab's format (config.json with block_size and dflash_config)."
+            f"{folder}: holds no DFlash drafter, in z-lab's format (config.json with block_size and dflash_config) or "
+            f"speculators' ({first_line(error)[:160]})."
         ) from error
     if not weights:
         raise UserError(f"{folder}: holds a drafter's config and no weights (*.safetensors).")

@@ -18,7 +18,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     max_model_len: int
     drafter_dir: str | None
-    """In z-lab's format; None decodes without one, to compare."""
+    """In z-lab's or speculators' format; None decodes without one, to compare."""
     num_speculative_tokens: int
     """block_size - 1."""
     gpu_memory_utilization: float = 0.92

@@ -118,7 +118,8 @@ def engine_arguments(config: ServeConfig, model_configs: Iterable[dict[str, Any]
     configs = list(model_configs)
     longest = config.max_model_len + room_for_drafts(config.num_speculative_tokens)
     for model_config in configs:
-        positions = model_config.get("text_config", model_config).get("max_position_embeddings")
+        inner = model_config.get("text_config") or model_config.get("transformer_layer_config") or model_config
+        positions = inner.get("max_position_embeddings")
         longest = min(longest, positions or longest)
     arguments: dict[str, Any] = {
         "model": config.target_dir,

@@ -1,21 +1,27 @@
-"""The shape of a drafter: read off its target, written and read as z-lab's config.json.
+"""The shape of a drafter: read off its target, written as z-lab's config.json, read from either format's.
 
 A drafter is a Qwen3 decoder with its target's width, heads and vocabulary. Its RoPE is always the default
 kind with the target's theta: it is trained from nothing, so the target's context scaling or partial rotation
-would bring it nothing, and runtimes disagree on how to read them. No torch here.
+would bring it nothing, and runtimes disagree on how to read them. Runtimes turn a drafter's heads by the drafter's
+own config alone, so that config always says so; its positions go as far as the target's, or vLLM stops drafting
+there. No torch here.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from corpus.errors import UserError
 from corpus.layers import check_layer_ids
+from training.export_speculators import SLIDING, from_speculators_config, is_speculators
 
-SLIDING, FULL = "sliding_attention", "full_attention"
+FULL = "full_attention"
+SCALED_ALREADY = frozenset({"default", "su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"})
+"""RoPE types whose max_position_embeddings holds the scaling (as transformers and vLLM read them)."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ def shape_for_target(
         vocab_size=int(config.vocab_size),
         rms_norm_eps=float(getattr(config, "rms_norm_eps", 1e-6)),
         rope_theta=_rope_theta(config),
-        max_position_embeddings=int(config.max_position_embeddings),
+        max_position_embeddings=longest_positions(config),
         initializer_range=float(getattr(config, "initializer_range", 0.02)),
         draft_layers=draft_layers,
         sliding_layers=sliding_layers,
@@ -149,18 +155,75 @@ def to_zlab_config(shape: DrafterShape, dtype: str, eos_token_id: Any = None) ->
     }
 
 
-def from_zlab_config(path: Path) -> DrafterShape:
-    """The shape that an exported config.json describes.
+def read_exported_config(path: Path) -> dict[str, Any]:
+    """An exported config.json of either format, in z-lab's words.
 
     Raises:
-        UserError: it is no DFlash config of the kind that draftmill writes.
+        UserError: it is no DFlash drafter's.
     """
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        types = config["layer_types"]
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not a DFlash drafter's config ({type(error).__name__}: {error})") from error
+    return in_zlab_words(config, path)
+
+
+def in_zlab_words(config: dict[str, Any], where: Path | str) -> dict[str, Any]:
+    """A config of either format in z-lab's words.
+
+    Raises:
+        UserError: it is no DFlash drafter's. `where` begins the message.
+    """
+    try:
+        return from_speculators_config(config) if is_speculators(config) else config
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UserError(f"{where}: not a DFlash drafter's config ({type(error).__name__}: {error})") from error
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+
+
+def drafts_of(config: Mapping[str, Any]) -> tuple[int, tuple[int, ...]]:
+    """(block size, 0-based layer ids) of a config.json in z-lab's words, old or new.
+
+    Raises:
+        KeyError, TypeError, ValueError: it names none.
+    """
+    dflash = config["dflash_config"]
+    return int(config.get("block_size") or dflash["block_size"]), tuple(int(i) for i in dflash["target_layer_ids"])
+
+
+def layer_causality(config: Mapping[str, Any]) -> list[bool]:
+    """Of each layer, whether vLLM lets a slot see earlier slots alone (qwen3_dflash._dflash_layer_causal)."""
+    said = config.get("is_causal")
+    said = (config.get("dflash_config") or {}).get("causal") if said is None else said
+    kinds = config.get("layer_types") or [FULL] * config["num_hidden_layers"]
+    return [kind == SLIDING if said is None else bool(said) for kind in kinds]
+
+
+def from_exported_config(path: Path) -> DrafterShape:
+    """The shape that an exported config.json of either format describes.
+
+    Raises:
+        UserError: it is no DFlash config of the kind that draftmill trains.
+    """
+    return shape_of_config(read_exported_config(path), path)
+
+
+def shape_of_config(config: Mapping[str, Any], where: Path | str) -> DrafterShape:
+    """The shape that a config in z-lab's words describes.
+
+    Raises:
+        UserError: it is none of the kind that draftmill trains. `where` begins the message.
+    """
+    try:
+        types = config.get("layer_types") or [FULL] * config["num_hidden_layers"]
         sliding = types.count(SLIDING)
         if types != [SLIDING] * sliding + [FULL] * (len(types) - sliding):
-            raise UserError(f"{path}: sliding layers must come first, got {types}")
+            raise UserError(f"{where}: sliding layers must come first, got {types}")
+        causal = layer_causality(config)
+        if causal != [kind == SLIDING for kind in types]:
+            raise UserError(f"{where}: sliding layers must be causal and full ones not; vLLM reads {causal} of {types}")
+        block_size, layer_ids = drafts_of(config)
         return DrafterShape(
             hidden_size=config["hidden_size"],
             intermediate_size=config["intermediate_size"],
@@ -169,23 +232,37 @@ def from_zlab_config(path: Path) -> DrafterShape:
             head_dim=config["head_dim"],
             vocab_size=config["vocab_size"],
             rms_norm_eps=config["rms_norm_eps"],
-            rope_theta=config["rope_parameters"]["rope_theta"],
+            rope_theta=float((config.get("rope_parameters") or config)["rope_theta"]),
             max_position_embeddings=config["max_position_embeddings"],
-            initializer_range=config["initializer_range"],
+            initializer_range=config.get("initializer_range", 0.02),
             draft_layers=config["num_hidden_layers"],
             sliding_layers=sliding,
-            sliding_window=config["sliding_window"] or 2048,
-            block_size=config["block_size"],
+            sliding_window=config.get("sliding_window") or 2048,
+            block_size=block_size,
             mask_token_id=config["dflash_config"]["mask_token_id"],
             num_target_layers=config["num_target_layers"],
-            target_layer_ids=tuple(config["dflash_config"]["target_layer_ids"]),
+            target_layer_ids=layer_ids,
         )
-    except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise UserError(f"{path}: not a DFlash drafter's config ({type(error).__name__}: {error})") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{where}: not a DFlash drafter's config ({type(error).__name__}: {error})") from error
+
+
+def rope_parameters(config: Any) -> dict[str, Any]:
+    """A target's RoPE, of its full-attention layers where they differ."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    if isinstance(parameters.get(FULL), dict):
+        parameters = parameters[FULL]
+    return dict(parameters)
+
+
+def longest_positions(config: Any) -> int:
+    """How far a target's positions go, scaling counted: what vLLM allows as its longest max_model_len."""
+    parameters = rope_parameters(config)
+    scaled = parameters.get("rope_type", "default") in SCALED_ALREADY or str(config.model_type).startswith("gemma3")
+    factor = 1.0 if scaled else float(parameters.get("factor") or 1.0)
+    return int(config.max_position_embeddings * factor)
 
 
 def _rope_theta(config: Any) -> float:
-    parameters = getattr(config, "rope_parameters", None) or {}
-    if "rope_theta" not in parameters:  # one entry a layer type: the full-attention one
-        parameters = parameters.get(FULL, {}) if isinstance(parameters, dict) else {}
-    return float(parameters.get("rope_theta") or getattr(config, "rope_theta", None) or 10_000.0)
+    theta = rope_parameters(config).get("rope_theta") or getattr(config, "rope_theta", None)
+    return float(theta or 10_000.0)

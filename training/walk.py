@@ -20,7 +20,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from typing import Any
 
 import torch
 
@@ -30,6 +31,10 @@ from training.dflash import ContextKeys, Drafter, block_tokens
 from training.frozen import FrozenTarget
 from training.masks import visibility_of_blocks
 from training.pack import pack
+from training.tree import accepted_depth
+
+LOGIT_ROWS = 256
+"""Slots whose logits exist at once."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,16 @@ class Acceptance:
     rows: int = 0
     open_drafts: int = 0
     """Drafts that matched everything known and reached beyond it."""
+    drafts_sq: int = 0
+    """Sum over rows of drafts squared; with the next two an interval follows, rows being clusters."""
+    accepted_sq: int = 0
+    cross: int = 0
+    """Sum over rows of drafts times accepted."""
+
+    @classmethod
+    def of_row(cls, drafts: int, accepted: int, open_drafts: int = 0) -> Acceptance:
+        """The sums of one whole row."""
+        return cls(drafts, accepted, 1, open_drafts, drafts**2, accepted**2, drafts * accepted)
 
     @property
     def acceptance_length(self) -> float:
@@ -48,12 +63,7 @@ class Acceptance:
         return 1.0 + self.accepted / self.drafts if self.drafts else 1.0
 
     def __add__(self, other: Acceptance) -> Acceptance:
-        return Acceptance(
-            self.drafts + other.drafts,
-            self.accepted + other.accepted,
-            self.rows + other.rows,
-            self.open_drafts + other.open_drafts,
-        )
+        return Acceptance(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
 def pooled(results: Iterable[tuple[str, Acceptance]]) -> dict[str, Acceptance]:
@@ -91,21 +101,28 @@ def walk(
     tokens_per_batch: int = 4096,
     device: str = "cpu",
     tails: Mapping[str, Sequence[int]] | None = None,
+    tree_size: int | None = None,
 ) -> list[Acceptance]:
-    """The sequential walk of each document, in order. `tails`: tokens behind the end by response id."""
-    results = [Acceptance(rows=1)] * len(documents)
+    """The sequential walk of each document, in order.
+
+    Args:
+        tails: tokens behind the end, by response id.
+        tree_size: verify a tree of so many drafts at each step (see tree) in place of the one most probable path.
+    """
+    counts = [[0, 0, 0] for _ in documents]
     for rows in pack([len(d) for d in documents], range(len(documents)), tokens_per_batch):
         part = [documents[row] for row in rows]
         known = [known_tokens(d, (tails or {}).get(d.response_id, ())) for d in part]
         blocks = _Blocks(drafter, target, part, device)
         places = {i: first for i, d in enumerate(part) if (first := _first_generated(d)) is not None}
         while places := {i: p for i, p in places.items() if p < len(part[i]) - 1}:
-            drafts = blocks.draft(list(places.items()))
-            for (i, place), drafted in zip(list(places.items()), drafts, strict=True):
-                accepted, opened = count_accepted(drafted, known[i][place + 1 :])
-                results[rows[i]] += Acceptance(1, accepted, 0, int(opened))
+            now = list(places.items())
+            behind = [known[i][place + 1 :] for i, place in now]
+            for (i, place), (accepted, opened) in zip(now, blocks.verify(now, behind, tree_size), strict=True):
+                own = counts[rows[i]]
+                own[0], own[1], own[2] = own[0] + 1, own[1] + accepted, own[2] + opened
                 places[i] = place + accepted + 1
-    return results
+    return [Acceptance.of_row(*own) for own in counts]
 
 
 def over_anchors(
@@ -122,7 +139,7 @@ def over_anchors(
 
     Labels end where the answer does, as in training: no token behind the end counts.
     """
-    results = [Acceptance(rows=1)] * len(documents)
+    counts = [[0, 0] for _ in documents]
     for rows in pack([len(d) for d in documents], range(len(documents)), tokens_per_batch):
         part = [documents[row] for row in rows]
         blocks = _Blocks(drafter, target, part, device)
@@ -138,8 +155,9 @@ def over_anchors(
         tokens = [d.input_ids_T.tolist() for d in part]
         for (i, place), drafted in zip(places, blocks.draft(places), strict=True):
             accepted, _ = count_accepted(drafted, tokens[i][place + 1 :])
-            results[rows[i]] += Acceptance(1, accepted)
-    return results
+            own = counts[rows[i]]
+            own[0], own[1] = own[0] + 1, own[1] + accepted
+    return [Acceptance.of_row(*own) for own in counts]
 
 
 class _Blocks:
@@ -162,9 +180,38 @@ class _Blocks:
         with torch.no_grad(), precision(device):
             self.context: ContextKeys = drafter.context(empty.states_TNH, empty.position_T)
 
-    @torch.no_grad()
     def draft(self, places: Sequence[tuple[int, int]]) -> list[list[int]]:
         """block_size - 1 tokens from each (document, anchor position)."""
+        drafted = self.target.argmax(self._slots(places).to(self.target.head_VH.dtype))
+        rows: list[list[int]] = drafted.unflatten(0, (len(places), -1)).tolist()
+        return rows
+
+    def verify(
+        self, places: Sequence[tuple[int, int]], known: Sequence[Sequence[int]], tree_size: int | None
+    ) -> list[tuple[int, bool]]:
+        """(accepted tokens, whether all that is known matched) of one step from each place."""
+        if tree_size is None:
+            drafts = self.draft(places)
+            return [count_accepted(drafted, wanted) for drafted, wanted in zip(drafts, known, strict=True)]
+        logs, tokens = self.most_probable(places, tree_size)
+        return [accepted_depth(*of_place, tree_size) for of_place in zip(logs, tokens, known, strict=True)]
+
+    @torch.no_grad()
+    def most_probable(
+        self, places: Sequence[tuple[int, int]], count: int
+    ) -> tuple[list[list[list[float]]], list[list[list[int]]]]:
+        """(log-probabilities, token ids) by place and slot of the `count` most probable tokens, descending."""
+        slots = self._slots(places)
+        parts = []
+        for part in slots.split(LOGIT_ROWS):
+            log_probs = torch.log_softmax(self.target.draft_logits(part), -1)
+            parts.append(log_probs.topk(min(count, log_probs.shape[-1]), dim=-1))
+        logs, ids = (torch.cat(list(own)).unflatten(0, (len(places), -1)) for own in zip(*parts, strict=True))
+        return logs.tolist(), ids.tolist()
+
+    @torch.no_grad()
+    def _slots(self, places: Sequence[tuple[int, int]]) -> Any:
+        """The drafter's output [places * (block_size - 1), H] at all slots but the anchors."""
         shape = self.drafter.shape
         document_A = torch.tensor([i for i, _ in places], device=self.device)
         anchor_A = torch.tensor([place for _, place in places], device=self.device)
@@ -173,10 +220,7 @@ class _Blocks:
         tokens_Q = block_tokens(tokens_A, shape.block_size, shape.mask_token_id)
         with precision(self.device):
             hidden_QH = self.drafter.draft(self.context, self.target.embed(tokens_Q), visibility)
-        slots = hidden_QH.unflatten(0, (len(places), shape.block_size))[:, 1:].flatten(0, 1)
-        drafted = self.target.argmax(slots.to(self.target.head_VH.dtype))
-        rows: list[list[int]] = drafted.unflatten(0, (len(places), -1)).tolist()
-        return rows
+        return hidden_QH.unflatten(0, (len(places), shape.block_size))[:, 1:].flatten(0, 1)
 
 
 def precision(device: str) -> torch.autocast:

@@ -17,25 +17,33 @@ from pathlib import Path
 import msgspec
 import torch
 
+from corpus.errors import UserError
+from training.averaging import Alone
+from training.contract import check_final_state, contract_of_item, require
 from training.data import TrainingData
 from training.dflash import Drafter
-from training.export import export_zlab
+from training.evaluation import EvaluationSettings, measure
+from training.export import export_zlab, load_exported
 from training.frozen import FrozenTarget, load_frozen
-from training.loop import DOCUMENTS_AT_ONCE, LoopSettings, Report, train
+from training.loop import LoopResult, LoopSettings, Report, ShardFeed, train
 from training.mask_token import check_mask_token, choose_mask_token
 from training.messages import (
     AUTO_MASK_TOKEN,
-    AUTO_TOKENS_CPU,
-    AUTO_TOKENS_GPU,
     AcceptanceRow,
+    SlotSums,
     TrainItem,
     TrainProgress,
     TrainSummary,
 )
-from training.shape import DrafterShape, shape_for_target
-from training.walk import Acceptance, over_anchors, pooled, walk
+from training.pack import all_packs
+from training.plan import tokens_per_pack
+from training.shape import DrafterShape, from_exported_config, shape_for_target
+from training.step import Agreement, Pack, StepSettings
+from training.walk import Acceptance
 
 CHECKPOINTS, EXPORT = "checkpoints", "export"
+CHECKED_ROWS = 32
+"""Whose final states are looked at before the first step."""
 
 
 class TrainHandler:
@@ -89,54 +97,130 @@ def train_drafter(
     started = time.monotonic()
     if item.threads:
         torch.set_num_threads(item.threads)
-    on_cpu = item.device == "cpu"
     data = TrainingData(item.shards, item.layer_ids, item.labels)
     try:
-        target = load_frozen(item.target_dir, "float32" if on_cpu else "bfloat16", item.device)
-        shape = drafter_shape(item, data, target)
-        drafter = Drafter(shape, item.seed).to(item.device)
-        settings = loop_settings(item)
+        target = load_frozen(item.target_dir, working_dtype(item), item.device)
+        drafter = make_drafter(item, data, target)
+        check(item, drafter, target, data)
+        packs = all_packs(
+            [data.lengths[i] for i in data.train], tokens_per_pack(item), epochs=item.epochs, seed=item.seed
+        )
+        settings = loop_settings(item, len(packs))
         result = train(
             settings,
             drafter,
             target,
+            lambda progress: ShardFeed(data, target, packs, progress.done, stop),
             data,
+            Alone(),
             Path(item.out_dir) / CHECKPOINTS,
-            report=lambda report: tell(_progress(item.item_id, report)),
-            stop=stop,
+            report=lambda report: tell(progress_message(item.item_id, report)),
         )
-        export = export_zlab(
-            drafter,
-            Path(item.out_dir) / EXPORT,
-            target_dir=item.target_dir,
-            dtype=item.export_dtype,
-            card=item.card,
-        )
-        acceptance = measure(drafter, target, data, settings)
+        return finish(item, drafter, target, data, settings, result, len(data.train), started)
     finally:
         data.close()
+
+
+def finish(
+    item: TrainItem,
+    drafter: Drafter,
+    target: FrozenTarget,
+    data: TrainingData,
+    settings: LoopSettings,
+    result: LoopResult,
+    training_rows: int,
+    started: float,
+) -> TrainSummary:
+    """Measure the best drafter and export it.
+
+    Args:
+        data: with the held-out rows.
+        started: time.monotonic() when the work began.
+    """
+    acceptance = acceptance_sums(measure(drafter, target, data, settings.evaluation))
+    export = export_zlab(
+        drafter,
+        Path(item.out_dir) / EXPORT,
+        target_dir=item.target_dir,
+        dtype=item.export_dtype,
+    )
     return TrainSummary(
         item_id=item.item_id,
         checkpoint=str(result.best_checkpoint),
         export=str(export),
         steps=result.steps,
         best_step=result.best_step,
-        mask_token_id=shape.mask_token_id,
-        training_rows=len(data.train),
+        mask_token_id=drafter.shape.mask_token_id,
+        training_rows=training_rows,
         holdout_rows=len(data.holdout),
         acceptance=acceptance,
-        label_agreement=dict(data.agreement),
+        label_agreement=result.agreement,
         seconds=time.monotonic() - started,
     )
+
+
+def working_dtype(item: TrainItem) -> str:
+    """Numbers of the target's frozen parts: float32 on a CPU, bfloat16 on a GPU."""
+    return "float32" if item.device == "cpu" else "bfloat16"
+
+
+def make_drafter(item: TrainItem, data: TrainingData, target: FrozenTarget) -> Drafter:
+    """The drafter before its first step: from the seed, or from a published one.
+
+    Raises:
+        UserError: the published one has another shape.
+    """
+    shape = drafter_shape(item, data, target)
+    if not item.init_dir:
+        return Drafter(shape, item.seed).to(item.device)
+    drafter = load_exported(Path(item.init_dir), item.device)
+    free = {"block_size", "initializer_range", "max_position_embeddings"}  # nothing in the weights says them
+    if not shape.sliding_layers:
+        free.add("sliding_window")
+    for name, value in vars(shape).items():
+        own = getattr(drafter.shape, name)
+        if name not in free and own != value:
+            raise UserError(
+                f"training.init_from: {item.init_dir} has {name} {own}; this drafter would have {value}. "
+                "Change the training section to the published drafter's, or start without it."
+            )
+    drafter.shape = shape
+    return drafter
+
+
+def check(item: TrainItem, drafter: Drafter, target: FrozenTarget, data: TrainingData) -> None:
+    """Before the first step: training, the captured states and serving must mean the same drafter.
+
+    Raises:
+        UserError: with every difference on a line of its own.
+    """
+    used = data.used_token_ids() | set(item.live.used_token_ids if item.live else ())
+    problems = contract_of_item(item, drafter.shape, used_token_ids=used)
+    if item.labels != "sampled":
+        problems += check_final_state(*greedy_agreement(target, data))
+    require(problems)
+
+
+def greedy_agreement(target: FrozenTarget, data: TrainingData) -> tuple[int, int]:
+    """(sampled tokens that the final state's arg max gives too, of how many), over a few rows sampled greedily."""
+    agreement = Agreement()
+    greedy = [i for i, row in enumerate(data.rows) if row.greedy][:CHECKED_ROWS]
+    agreement.count(Pack(0, 0, [data.document(i, target) for i in greedy]))
+    counted = agreement.take()
+    return sum(agreed for _, agreed, _ in counted), sum(of for _, _, of in counted)
 
 
 def drafter_shape(item: TrainItem, data: TrainingData, target: FrozenTarget) -> DrafterShape:
     """The shape that an item asks for, with the mask token chosen or checked."""
     vocab = target.embeddings_VH.shape[0]
-    if item.mask_token_id == AUTO_MASK_TOKEN:
-        mask_token_id = choose_mask_token(item.target_dir, data.used_token_ids(), target.embeddings_VH)
+    mask_token_id = item.mask_token_id
+    if mask_token_id == AUTO_MASK_TOKEN and item.init_dir:
+        mask_token_id = from_exported_config(Path(item.init_dir) / "config.json").mask_token_id
+    if mask_token_id == AUTO_MASK_TOKEN:
+        used = data.used_token_ids() | set(item.live.used_token_ids if item.live else ())
+        mask_token_id = choose_mask_token(item.target_dir, used, target.embeddings_VH)
     else:
-        mask_token_id = check_mask_token(item.target_dir, item.mask_token_id, vocab)
+        mask_token_id = check_mask_token(item.target_dir, mask_token_id, vocab)
     return shape_for_target(
         item.target_dir,
         target_layer_ids=tuple(item.layer_ids),
@@ -148,55 +232,57 @@ def drafter_shape(item: TrainItem, data: TrainingData, target: FrozenTarget) -> 
     )
 
 
-def loop_settings(item: TrainItem) -> LoopSettings:
+def loop_settings(item: TrainItem, packs: int) -> LoopSettings:
     """The loop's part of an item."""
-    auto = AUTO_TOKENS_CPU if item.device == "cpu" else AUTO_TOKENS_GPU
     return LoopSettings(
         fingerprint=item.fingerprint(),
-        epochs=item.epochs,
-        tokens_per_batch=item.tokens_per_batch or auto,
-        anchors_per_document=item.anchors_per_document,
-        gamma=item.gamma,
-        labels=item.labels,
+        packs=packs,
+        packs_per_step=item.packs_per_step,
         learning_rate=item.learning_rate,
         warmup=item.warmup,
-        weight_decay=item.weight_decay,
-        clip=item.clip,
         checkpoint_every=item.checkpoint_every,
-        seed=item.seed,
-        device=item.device,
-        eval_rows=item.eval_rows,
+        step=StepSettings(
+            anchors_per_document=item.anchors_per_document,
+            labels=item.labels,
+            loss_weights=item.loss_weights,
+            gamma=item.gamma,
+            d_pace_alpha=item.d_pace_alpha,
+            weight_decay=item.weight_decay,
+            clip=item.clip,
+            seed=item.seed,
+            device=item.device,
+            activation_checkpointing=item.activation_checkpointing,
+        ),
+        evaluation=evaluation_settings(item),
     )
 
 
-def measure(drafter: Drafter, target: FrozenTarget, data: TrainingData, settings: LoopSettings) -> list[AcceptanceRow]:
-    """Walk and all-anchors acceptance of every held-out row, summed by category."""
-    walked: list[tuple[str, Acceptance]] = []
-    anchored: list[tuple[str, Acceptance]] = []
-    for start in range(0, len(data.holdout), DOCUMENTS_AT_ONCE):
-        documents = [data.document(i, target) for i in data.holdout[start : start + DOCUMENTS_AT_ONCE]]
-        categories = [document.category for document in documents]
-        budget, device = settings.tokens_per_batch, settings.device
-        one_by_one = walk(drafter, target, documents, tokens_per_batch=budget, device=device)
-        walked.extend(zip(categories, one_by_one, strict=True))
-        every = over_anchors(
-            drafter,
-            target,
-            documents,
-            anchors_per_document=settings.anchors_per_document,
-            seed=settings.seed,
-            tokens_per_batch=budget,
-            device=device,
-        )
-        anchored.extend(zip(categories, every, strict=True))
+def evaluation_settings(item: TrainItem) -> EvaluationSettings:
+    """How an item's held-out rows are measured."""
+    return EvaluationSettings(tokens_per_pack(item), item.anchors_per_document, item.seed, item.device, item.eval_rows)
+
+
+def acceptance_sums(measured: dict[str, dict[str, Acceptance]]) -> list[AcceptanceRow]:
+    """By measure and category, as messages."""
     return [
-        AcceptanceRow(measured_by, category, one.drafts, one.accepted, one.rows, one.open_drafts)
-        for measured_by, results in (("walk", walked), ("anchors", anchored))
-        for category, one in sorted(pooled(results).items())
+        AcceptanceRow(
+            measured_by,
+            category,
+            one.drafts,
+            one.accepted,
+            one.rows,
+            one.open_drafts,
+            one.drafts_sq,
+            one.accepted_sq,
+            one.cross,
+        )
+        for measured_by, results in measured.items()
+        for category, one in sorted(results.items())
     ]
 
 
-def _progress(item_id: str, report: Report) -> TrainProgress:
+def progress_message(item_id: str, report: Report, worker: int = 0) -> TrainProgress:
+    """A report as a message."""
     sums = report.sums
     return TrainProgress(
         item_id=item_id,
@@ -206,9 +292,8 @@ def _progress(item_id: str, report: Report) -> TrainProgress:
         loss=sums.loss / max(sums.steps, 1),
         lr=report.lr,
         gradient_norm=sums.gradient_norm / max(sums.steps, 1),
-        correct_by_slot=sums.correct_by_slot,
-        total_by_slot=sums.total_by_slot,
-        loss_by_category=sums.loss_by_category,
+        by_category={category: SlotSums(**vars(own)) for category, own in sums.by_category.items()},
         tokens_per_s=sums.tokens / max(time.monotonic() - sums.since, 1e-9),
         acceptance={category: (one.drafts, one.accepted) for category, one in report.acceptance.items()},
+        worker=worker,
     )

@@ -129,8 +129,20 @@ SELECT run_id, engine, device, sampled_at, running, waiting, tokens_per_s, kv_us
 COMMENT ON VIEW throughput IS 'Samples of each engine over a run, every few seconds; device is what responses.device says';
 
 CREATE OR REPLACE VIEW acceptance_by_category AS
-SELECT drafter_id, build_id, category, measured_by, 1 + accepted_tokens / nullif(drafts, 0) AS acceptance_length,
-       drafts, accepted_tokens, rows, measured_at
-FROM acceptance
-QUALIFY row_number() OVER (PARTITION BY drafter_id, build_id, category, measured_by ORDER BY measured_at DESC) = 1;
-COMMENT ON VIEW acceptance_by_category IS 'Tokens per target step on held-out rows, bonus token included; the newest measurement. measured_by: vllm (its own counters), walk (the sequential walk, as serving steps), anchors (the mean over all positions, another number)';
+WITH newest AS (
+    SELECT * FROM acceptance
+    QUALIFY row_number() OVER (PARTITION BY drafter_id, build_id, category, measured_by ORDER BY measured_at DESC) = 1
+), squared AS (  -- corpus/acceptance.py has the formula and its source
+    SELECT *, accepted_tokens / nullif(drafts, 0) AS ratio, CASE WHEN rows >= 2 THEN rows - 1 END AS degrees,
+           sum_accepted_sq - 2 * ratio * sum_cross + ratio ^ 2 * sum_drafts_sq AS squares
+    FROM newest
+), halved AS (
+    SELECT *, (1.959964e0 + 2.372271e0 / degrees + 2.822501e0 / degrees ^ 2 + 2.555850e0 / degrees ^ 3)
+              * sqrt(rows / degrees * CASE WHEN squares > 0 THEN squares WHEN squares <= 0 THEN 0 END) / drafts AS half
+    FROM squared
+)
+SELECT drafter_id, build_id, category, measured_by, 1 + ratio AS acceptance_length,
+       drafts, accepted_tokens, rows, measured_at,
+       CASE WHEN half < ratio THEN 1 + ratio - half WHEN half >= ratio THEN 1 END AS low, 1 + ratio + half AS high
+FROM halved;
+COMMENT ON VIEW acceptance_by_category IS 'Tokens per target step on held-out rows, bonus token included; the newest measurement. low and high bound its 95% interval, rows taken for the independent draws (NULL with fewer than 2 rows, or where only totals were counted). measured_by: vllm (its own counters), walk (the sequential walk, as serving steps), anchors (the mean over all positions, another number), ddtree_8, ddtree_16, ddtree_32 (the walk with a tree of that many drafted nodes)';

@@ -86,10 +86,11 @@ def push(
     from corpus.workspace import Workspace
     from draftmill import publishing
     from draftmill.session import Session
+    from draftmill.uploading import Place
 
     session = Session(manifest, Workspace(workspace))
     _ = session.manifest
-    place = publishing.Place(repo, private, revision)
+    place = Place(repo, private, revision)
     plan = publishing.plan_push(session, place, prompts_only, out)
     if not dry_run:
         publishing.refuse_unanswered(plan)

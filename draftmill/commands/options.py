@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from training.export_speculators import Form
+
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -73,6 +75,10 @@ MaxDisk = Annotated[
         help="Keep this build's states below SIZE (500GB, 1.5TB, 2TiB): the first rows of the nested order, category "
         "shares kept.",
     ),
+]
+DrafterForm = Annotated[
+    Form,
+    typer.Option("--format", help="Whose config.json: z-lab's (vLLM, SGLang) or speculators' (vLLM, speculators)."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")]
 

@@ -11,6 +11,7 @@ import typer
 from draftmill.commands.options import (
     DEFAULT_WORKSPACE,
     Devices,
+    DrafterForm,
     DryRun,
     ForceTensorParallel,
     Limit,
@@ -19,6 +20,7 @@ from draftmill.commands.options import (
     Ray,
     WorkspacePath,
 )
+from training.export_speculators import Form
 
 if TYPE_CHECKING:
     from corpus.building import BuildPlan
@@ -57,11 +59,11 @@ def run(
     What is done already is not done again, so the same command resumes a run that stopped, and after an edit of the
     manifest only the difference is generated.
     """
-    from draftmill import pipeline
+    from draftmill import pipeline, stage_run
 
     session = _session(manifest, workspace, devices, limit, force_tensor_parallel, ray)
     if dry_run:
-        reader = pipeline.reader(session)
+        reader = stage_run.reader(session)
         plan = pipeline.build_plan(session, reader)
         _print(pipeline.build_lines(plan))
         _print(pipeline.generation_lines(session, reader, plan))
@@ -100,11 +102,11 @@ def generate(
 
     Ctrl-C waits for the answers in flight and commits them; a second one stops at once. The same command resumes.
     """
-    from draftmill import pipeline
+    from draftmill import pipeline, stage_run
 
     session = _session(manifest, workspace, devices, limit, force_tensor_parallel, ray)
     if dry_run:
-        reader = pipeline.reader(session)
+        reader = stage_run.reader(session)
         _print(pipeline.generation_lines(session, reader, pipeline.build_plan(session, reader), retry_rejected))
         return
     _with_build(session, "generate", lambda s, ledger, b: pipeline.generate_stage(s, ledger, b, retry_rejected))
@@ -129,13 +131,13 @@ def extract(
 
     Rows go in batches of like length, by a token budget that each worker measures of its device first.
     """
-    from draftmill import pipeline
+    from draftmill import pipeline, stage_run
     from draftmill.agreement import Choice
 
     session = _session(manifest, workspace, devices, limit, ray=ray)
     choice = Choice(max_disk, retry_set_aside, yes)
     if dry_run:
-        reader = pipeline.reader(session)
+        reader = stage_run.reader(session)
         _print(pipeline.extraction_plan(session, reader, pipeline.build_plan(session, reader), choice).lines())
         return
     _with_build(session, "extract", lambda s, ledger, b: pipeline.extract_stage(s, ledger, b, choice))
@@ -149,14 +151,15 @@ def train(
     dry_run: DryRun = False,
 ) -> None:
     """Train the drafter on the captured states, measure it on held-out rows, and export it for vLLM."""
-    from draftmill import pipeline
+    from draftmill import drafting, pipeline, stage_run
 
     session = _session(manifest, workspace, devices, limit)
     if dry_run:
-        reader = pipeline.reader(session)
-        _print(pipeline.training_plan(session, reader, pipeline.build_plan(session, reader)).lines())
+        reader = stage_run.reader(session)
+        plan = drafting.training_plan(session, reader, pipeline.build_plan(session, reader))
+        _print(drafting.training_lines(session, plan, reader))
         return
-    _with_build(session, "train", pipeline.train_stage)
+    _with_build(session, "train", drafting.train_stage)
 
 
 def export(
@@ -166,17 +169,18 @@ def export(
     untrained: Annotated[
         bool, typer.Option("--untrained", help="A drafter of the same shape with random weights, to compare with.")
     ] = False,
+    form: DrafterForm = Form.zlab,
     limit: Limit = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Write the manifest's drafter in z-lab's format, which vLLM loads with method dflash."""
-    from draftmill import pipeline
+    """Write the manifest's drafter as a folder that vLLM serves: weights, config.json and a card with its figures."""
+    from draftmill import drafting, pipeline
 
     session = _session(manifest, workspace, None, limit)
-    plan = pipeline.export_plan(session, out, untrained)
+    plan = drafting.export_plan(session, pipeline.build_plan(session), out, untrained, form)
     typer.echo(plan.line())
     if not dry_run:
-        pipeline.export_stage(session, plan)
+        drafting.export_stage(session, plan)
 
 
 def serve_check(
@@ -198,15 +202,15 @@ def serve_check(
 
     Beside it stands the offline estimate (a sequential walk over the same rows). Both are recorded in the ledger.
     """
-    from draftmill import pipeline
+    from draftmill import drafting, pipeline, stage_run
 
     session = _session(manifest, workspace, devices, limit)
     if dry_run:
-        reader = pipeline.reader(session)
-        plan = pipeline.training_plan(session, reader, pipeline.build_plan(session, reader))
+        reader = stage_run.reader(session)
+        plan = drafting.training_plan(session, reader, pipeline.build_plan(session, reader))
         _print([f"{plan.holdout_rows:,} held-out rows with drafter {drafter or plan.drafter_id}"])
         return
-    _with_build(session, "serve-check", lambda s, ledger, b: pipeline.serve_stage(s, ledger, b, drafter))
+    _with_build(session, "serve-check", lambda s, ledger, b: drafting.serve_stage(s, ledger, b, drafter))
 
 
 def _session(

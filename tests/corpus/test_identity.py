@@ -106,7 +106,9 @@ def capture(
 
 
 def drafter(build: str = "b", responses: tuple[str, ...] = ("x", "y"), capture: str = "c", **training: Any) -> str:
-    return identity.drafter_id(build, list(responses), capture, {"gamma": 4.0, "checkpoint_every": 9, **training})
+    return identity.drafter_id(
+        build, list(responses), capture, {"gamma": 4.0, "checkpoint_every": 9, "feed": "shards", **training}
+    )
 
 
 @dataclass(frozen=True)
@@ -210,8 +212,21 @@ PAIRS = {
     ),
     "drafter": Pair(
         drafter,
-        ({"build": "d"}, {"responses": ("x",)}, {"capture": "d"}, {"gamma": 5.0}, {"seed": 3}),
-        {"checkpoint_every": {"checkpoint_every": 3}, "order": {"responses": ("y", "x")}},
+        (
+            {"build": "d"}, {"responses": ("x",)}, {"capture": "d"}, {"gamma": 5.0}, {"seed": 3},
+            {"loss_weights": "d_pace"}, {"loss_weights": "d_pace", "d_pace_alpha": 0.9}, {"gradient_accumulation": 2},
+            {"init": "export-1"}, {"init": "export-2"}, {"feed": "live"},
+            {"feed": "live", "live": {"average_every": 9}},
+        ),
+        {
+            "checkpoint_every": {"checkpoint_every": 3}, "order": {"responses": ("y", "x")},
+            "activation_checkpointing": {"activation_checkpointing": True}, "init_from": {"init_from": "moved"},
+            "what live says without it": {"live": {"average_every": 9}},
+            **{f"live.{key}": {"live": {key: 2}} for key in ("targets", "drafters", "queue_gb", "holdout_rows")},
+            "keys that came later": {
+                "loss_weights": "decay", "d_pace_alpha": 0.9, "gradient_accumulation": 1, "init": None,
+            },
+        },
     ),
 }  # fmt: skip
 NOT_INPUTS = {("pool", "revision")}  # a branch name: the resolved commit is given instead

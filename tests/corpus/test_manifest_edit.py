@@ -96,6 +96,30 @@ def test_several_keys_at_once_and_words_that_are_no_words() -> None:
     assert json.loads(with_values('{"engine": {"a": "b"}}', "engine", {"a": "c"}, "m.json")) == {"engine": {"a": "c"}}
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("mix: {total: 9, shares: {a: 1, b: 2}}  # mine\n", "mix: {total: 9, shares: {a: 66.6, b: 2}}  # mine\n"),
+        ("mix:\n  shares:  # of us\n    a: 1  # less\n    b: 2\nx: 1\n",
+         "mix:\n  shares:  # of us\n    a: 66.6  # less\n    b: 2\nx: 1\n"),
+        ("shares: {a: 3}\nmix:\n  shares: {a: 1}\n", "shares: {a: 3}\nmix:\n  shares: {a: 66.6}\n"),
+        ('{"mix": {"shares": {"a": 1}}}', '{"mix": {"shares": {"a": 66.6}}}'),
+    ],
+)  # fmt: skip
+def test_a_section_in_a_section_is_set_likewise(before: str, after: str) -> None:
+    assert with_values(before, "mix.shares", {"a": 66.6}, "m.yaml") == after
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: 1\n", "mix: {total: 9}\n", "x: &x {shares: {a: 1}}\nmix: *x\n", "mix:\n", "mix: 3\n",
+     "x: &x {shares: {a: 1}}\nmix:\n  <<: *x\n"],
+)  # fmt: skip
+def test_a_section_that_does_not_stand_in_the_other_is_not_made(text: str) -> None:
+    with pytest.raises(UserError, match=r"m\.yaml: .*mix\.shares: \{a: 66\.6\}"):
+        with_values(text, "mix.shares", {"a": 66.6}, "m.yaml")
+
+
 names = st.sampled_from(["seed", "max_num_seqs", "kv_cache_dtype", "extra"])
 scalars = st.one_of(st.integers(0, 9999), st.sampled_from(["auto", "fp8", "true", "1", "a b", "on", "~"]), st.none())
 

@@ -86,7 +86,7 @@ COMMANDS = dict(commands())
 
 def test_the_commands_are_those_of_the_design() -> None:
     stages = {"run", "build", "generate", "extract", "train", "export", "serve-check"}
-    corpora = {"diff", "push", "import", "export-states"}
+    corpora = {"diff", "push", "push-drafter", "import", "export-states"}
     assert {path[0] for path in COMMANDS if path} >= stages | corpora | {"status", "sql", "schema", "doctor", "ledger"}
 
 

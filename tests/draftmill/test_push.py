@@ -22,9 +22,9 @@ import pytest
 from corpus.building import commit_build, selected_rows
 from corpus.ledger.query import query
 from corpus.ledger.writer import open_ledger
-from draftmill import published, publishing
+from corpus.naming import published_model, published_path
+from draftmill import published, uploading
 from draftmill.app import run_app
-from draftmill.naming import published_model, published_path
 from draftmill.session import Session
 from tests.draftmill.imports import imported
 
@@ -159,7 +159,7 @@ def test_no_token_is_one_line(answered: Any, capsys: Any, monkeypatch: Any) -> N
 
 def test_a_library_that_quotes_the_token_is_not_quoted(monkeypatch: Any) -> None:
     monkeypatch.setattr("huggingface_hub.get_token", lambda: TOKEN)
-    said = publishing._problem(publishing.Place("me/demo", True, None), ValueError(f"Illegal header b'Bearer {TOKEN}'"))
+    said = uploading.problem(uploading.Place("me/demo", True, None), ValueError(f"Illegal header b'Bearer {TOKEN}'"))
     assert TOKEN not in said
     assert "[token]" in said
 
@@ -333,7 +333,7 @@ def test_a_path_is_published_by_its_last_two_parts(said: str, published: str) ->
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Takes one dataset at a time; private as it was made, `public` stays public, `forbidden` refuses."""
+    """Takes one dataset or model at a time; private as it was made, `public` stays public, `forbidden` refuses."""
 
     protocol_version = "HTTP/1.1"
     files: ClassVar[dict[str, bytes]] = {}
@@ -347,7 +347,7 @@ class Hub(BaseHTTPRequestHandler):
         if "/tree/" in self.path:
             entries = [{"type": "file", "path": n, "oid": "f" * 40, "size": len(d)} for n, d in self.files.items()]
             return self._json(entries)
-        found = re.fullmatch(r"/api/datasets/(me/\w+)(/revision/\w+)?", self.path.partition("?")[0])
+        found = re.fullmatch(r"/api/(?:datasets|models)/(me/\w+)(/revision/\w+)?", self.path.partition("?")[0])
         if not found or "forbidden" in found[1]:
             return self._json({"error": "no"}, 404)
         siblings = [{"rfilename": n} for n in self.files]
@@ -361,7 +361,8 @@ class Hub(BaseHTTPRequestHandler):
             return self._json({"error": "no"}, 403)
         if path.endswith("/repos/create"):
             self.made.update(json.loads(body))
-            return self._json({"url": f"{self._here()}/datasets/{self.made['organization']}/{self.made['name']}"})
+            kind = "datasets/" if self.made["type"] == "dataset" else ""
+            return self._json({"url": f"{self._here()}/{kind}{self.made['organization']}/{self.made['name']}"})
         if "/branch/" in path:
             self.branches.append(path.rsplit("/", 1)[1])
             return self._json({})

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,27 @@ from corpus.errors import Retryable, UserError
 from corpus.shard_writer import write_shard
 from corpus.shards import CapturedRow, ShardReader
 from tests.training.tiny_data import make_item
+from training.averaging import Alone
 from training.data import TrainingData
 from training.dflash import Drafter
+from training.evaluation import measure
 from training.export import export_untrained, load_exported
 from training.frozen import load_frozen
-from training.loop import Report, batch_loss, make_step_batch, train
+from training.loop import Report, ShardFeed, train
 from training.messages import TrainItem, TrainProgress, TrainSummary
-from training.worker import create, drafter_shape, loop_settings, measure, train_drafter
+from training.pack import all_packs
+from training.plan import tokens_per_pack
+from training.step import Pack, Stepper, batch_loss, draw_pack, make_step_batch
+from training.tree import TREE_SIZES
+from training.worker import (
+    acceptance_sums,
+    create,
+    drafter_shape,
+    evaluation_settings,
+    loop_settings,
+    make_drafter,
+    train_drafter,
+)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +48,8 @@ def run(item: TrainItem, folder: Path, stop_after: int | None = None) -> tuple[D
     """One run of the loop below `folder`, stopped after some steps if asked."""
     data = TrainingData(item.shards, item.layer_ids, item.labels)
     target = load_frozen(item.target_dir)
-    drafter = Drafter(drafter_shape(item, data, target), item.seed)
+    drafter = make_drafter(item, data, target)
+    packs = all_packs([data.lengths[i] for i in data.train], tokens_per_pack(item), epochs=item.epochs, seed=item.seed)
     reports: list[Report] = []
     calls = 0
 
@@ -42,7 +59,16 @@ def run(item: TrainItem, folder: Path, stop_after: int | None = None) -> tuple[D
         return calls == stop_after
 
     try:
-        train(loop_settings(item), drafter, target, data, folder, report=reports.append, stop=stop)
+        train(
+            loop_settings(item, len(packs)),
+            drafter,
+            target,
+            lambda progress: ShardFeed(data, target, packs, progress.done, stop),
+            data,
+            Alone(),
+            folder,
+            report=reports.append,
+        )
     finally:
         data.close()
     return drafter, reports
@@ -66,6 +92,85 @@ def test_twenty_steps_are_ten_and_ten(item: TrainItem, tmp_path: Path) -> None:
     assert later[0].sums.loss == reports[-1].sums.loss
 
 
+def first_step(item: TrainItem, data: TrainingData, cuts: list[list[int]]) -> dict[str, torch.Tensor]:
+    """Gradients of one step over documents 0 .. n in packs of these indices."""
+    target = load_frozen(item.target_dir)
+    stepper = Stepper(loop_settings(item, 1).step, make_drafter(item, data, target), target)
+    packs = [Pack(n, 0, [data.document(i, target) for i in own]) for n, own in enumerate(cuts)]
+    assert stepper.step(packs, lr=0.0) > 0
+    assert stepper.take_sums().tokens == sum(data.lengths[i] for own in cuts for i in own)
+    return {name: parameter.grad.clone() for name, parameter in stepper.drafter.named_parameters()}
+
+
+@pytest.mark.parametrize("weights", ["decay", "d_pace"])
+def test_how_a_step_is_cut_into_packs_changes_rounding_alone(item: TrainItem, weights: str) -> None:
+    item = msgspec.structs.replace(item, loss_weights=weights, clip=1e9)
+    data = TrainingData(item.shards, item.layer_ids, item.labels)
+    whole = first_step(item, data, [[0, 1, 2, 3]])
+    cut = first_step(item, data, [[0], [1, 2], [3]])
+    for name, gradient in whole.items():
+        assert torch.allclose(cut[name], gradient, rtol=1e-4, atol=1e-7), name
+    data.close()
+
+
+def test_packs_of_a_step_are_steps_of_the_schedule(item: TrainItem, tmp_path: Path) -> None:
+    _, reports = run(msgspec.structs.replace(item, packs_per_step=3), tmp_path)
+    assert reports[-1].step == reports[-1].steps == 7  # of 20 packs
+    assert reports[-1].lr == pytest.approx(0, abs=item.learning_rate / 5)
+
+
+def test_it_starts_from_a_published_drafter_of_its_shape_alone(item: TrainItem, tmp_path: Path) -> None:
+    data = TrainingData(item.shards, item.layer_ids, item.labels)
+    target = load_frozen(item.target_dir)
+    shape = drafter_shape(msgspec.structs.replace(item, mask_token_id=77), data, target)
+    export_untrained(shape, tmp_path / "published", target_dir=item.target_dir, seed=99)
+    start = msgspec.structs.replace(item, init_dir=str(tmp_path / "published"), init="export-1")
+    drafter = make_drafter(start, data, target)
+    assert drafter.shape.mask_token_id == 77  # its own, where the manifest leaves it open
+    published = load_exported(tmp_path / "published").state_dict()
+    assert all(torch.equal(value, published[name]) for name, value in drafter.state_dict().items())
+    assert start.fingerprint() != item.fingerprint()
+    assert msgspec.structs.replace(start, init_dir="/moved").fingerprint() == start.fingerprint()
+    with pytest.raises(UserError, match=r"training.init_from: .* has draft_layers 1; this drafter would have 2"):
+        make_drafter(msgspec.structs.replace(start, draft_layers=2), data, target)
+    with pytest.raises(UserError, match="has mask_token_id 77; this drafter would have 78"):
+        make_drafter(msgspec.structs.replace(start, mask_token_id=78), data, target)
+    data.close()
+
+
+def train_in_a_process(item: bytes) -> None:
+    """Train an item in its own process, until it is killed somewhere behind step 50."""
+    train_drafter(
+        msgspec.msgpack.decode(item, type=TrainItem), lambda told: threading.Event().wait() if told.step > 50 else None
+    )
+
+
+def test_killed_after_step_fifty_of_a_hundred_it_ends_where_a_straight_run_does(
+    item: TrainItem, tmp_path: Path
+) -> None:
+    item = msgspec.structs.replace(item, checkpoint_every=50, epochs=25, tokens_per_batch=102, eval_rows=1)
+    straight = train_drafter(msgspec.structs.replace(item, out_dir=str(tmp_path / "straight")))
+    assert straight.steps == 100
+    killed = msgspec.structs.replace(item, out_dir=str(tmp_path / "killed"))
+    process = multiprocessing.get_context("spawn").Process(
+        target=train_in_a_process, args=(msgspec.msgpack.encode(killed),)
+    )
+    process.start()
+    half = tmp_path / "killed" / "checkpoints" / "step-00000050"
+    while not half.exists():
+        assert process.is_alive()
+    process.kill()
+    process.join()
+    assert sorted(path.name for path in half.parent.glob("step-*")) == [half.name]
+    told: list[TrainProgress] = []
+    resumed = train_drafter(killed, told.append)
+    assert [one.step for one in told] == [60, 70, 80, 90, 100]
+    assert resumed.acceptance == straight.acceptance
+    for file in ("drafter.safetensors", "optimizer.safetensors"):
+        one, two = (load_file(str(Path(run.checkpoint) / file)) for run in (straight, resumed))
+        assert all(torch.allclose(one[key], two[key], atol=1e-6) for key in one)
+
+
 def test_a_checkpoint_of_other_settings_is_refused(item: TrainItem, tmp_path: Path) -> None:
     with pytest.raises(Retryable):
         run(item, tmp_path, stop_after=2)
@@ -84,7 +189,7 @@ def test_newest_and_best_stay(item: TrainItem, tmp_path: Path) -> None:
 
 
 def test_fingerprint(item: TrainItem) -> None:
-    same = {"out_dir": "/x", "device": "cuda:0", "threads": 8, "card": {"a": "b"}, "target_dir": "/y"}
+    same = {"out_dir": "/x", "device": "cuda:0", "threads": 8, "target_dir": "/y"}
     other = {"seed": 8, "gamma": 1.0, "epochs": 6, "block_size": 8, "layer_ids": (1, 2, 3)}
     for name, value in same.items():
         assert msgspec.structs.replace(item, **{name: value}).fingerprint() == item.fingerprint(), name
@@ -112,7 +217,7 @@ def damaged(item: TrainItem, folder: Path, value: float) -> TrainItem:
 def test_no_number_stops_and_names_the_rows(item: TrainItem, tmp_path: Path) -> None:
     bad = damaged(item, tmp_path, float("nan"))
     bad = msgspec.structs.replace(bad, checkpoint_every=1, tokens_per_batch=30)
-    with pytest.raises(UserError, match=r"the loss is nan .* r0\. Look") as caught:
+    with pytest.raises(UserError, match=r"the loss is nan .* r00\. Look") as caught:
         run(bad, tmp_path / "run")
     assert "\n" not in str(caught.value)
     for path in (tmp_path / "run").glob("step-*"):
@@ -133,15 +238,18 @@ def test_a_greedy_drafter_overfits_and_beats_the_untrained_one(item: TrainItem, 
     data = TrainingData(item.shards, item.layer_ids, item.labels)
     data.holdout = data.train  # what it was trained on
     target = load_frozen(item.target_dir)
-    trained = measure(drafter, target, data, loop_settings(item))
-    untrained = measure(Drafter(drafter.shape, 3), target, data, loop_settings(item))
+    trained = acceptance_sums(measure(drafter, target, data, evaluation_settings(item)))
+    untrained = acceptance_sums(measure(Drafter(drafter.shape, 3), target, data, evaluation_settings(item)))
 
-    def tau(rows: list[Any]) -> float:
-        walked = [row for row in rows if row.measured_by == "walk"]
+    def tau(rows: list[Any], by: str = "walk") -> float:
+        walked = [row for row in rows if row.measured_by == by]
         return 1 + sum(row.accepted_tokens for row in walked) / sum(row.drafts for row in walked)
 
     assert tau(untrained) < 1.3
     assert tau(trained) > tau(untrained) + 1.0
+    # a larger tree holds the smaller one, and all hold more than the one path: no step accepts less
+    taus = [tau(trained), *(tau(trained, f"ddtree_{size}") for size in TREE_SIZES)]
+    assert taus == sorted(taus)
     assert reports[-1].sums.loss < 0.3 * reports[0].sums.loss
     assert {row.category for row in trained} == {"coding", "math"}
     data.close()
@@ -157,7 +265,8 @@ def test_labels(item: TrainItem, labels: str, tmp_path: Path) -> None:
     documents = [data.document(i, target) for i in (0, 1)]
     for document in documents:  # as if sampled at a temperature: the teacher says something else
         document.teacher_T = (document.teacher_T + 1) % 97
-    batch = make_step_batch(loop_settings(item), drafter, documents, epoch=0)
+    settings = loop_settings(item, 1).step
+    batch = make_step_batch(settings, drafter, documents, draw_pack(settings, Pack(0, 0, documents)))
     taught = batch.label_M == batch.teacher_M
     sampled = batch.label_M == batch.sampled_M
     expected = {"teacher": [1, 1], "kl": [1, 1], "sampled": [0, 0], "auto": [1, 0]}[labels]
@@ -165,14 +274,14 @@ def test_labels(item: TrainItem, labels: str, tmp_path: Path) -> None:
         own = batch.document_M == document
         assert bool((taught if teacher else sampled)[own].all())
     assert (batch.normed_MH is not None) == (labels == "kl")
-    loss = batch_loss(loop_settings(item), drafter, target, batch).loss
+    loss = batch_loss(settings, drafter, target, batch).loss
     loss.backward()
     assert torch.isfinite(loss)
     data.close()
 
 
 def test_a_worker_trains_measures_and_exports(item: TrainItem, tmp_path: Path) -> None:
-    item = msgspec.structs.replace(item, out_dir=str(tmp_path / "drafter"), card={"mix": "coding 50"})
+    item = msgspec.structs.replace(item, out_dir=str(tmp_path / "drafter"))
     heard: list[bytes] = []
 
     async def handle() -> bytes:
@@ -185,11 +294,18 @@ def test_a_worker_trains_measures_and_exports(item: TrainItem, tmp_path: Path) -
     progress = [msgspec.msgpack.decode(one, type=TrainProgress) for one in heard]
     assert [one.step for one in progress] == [10, 20]
     assert summary.steps == 20
-    assert all(len(one.total_by_slot) == 3 and sum(one.total_by_slot) > 0 for one in progress)
+    for one in progress:
+        for own in one.by_category.values():
+            assert len(own.total_by_slot) == 3
+            assert sum(own.total_by_slot) == own.slots > 0
+            assert 0 < own.blocks <= own.slots
+            assert own.streak <= sum(own.correct_by_slot)
     assert set(progress[-1].acceptance) == {"coding", "math"}
-    assert set(progress[-1].loss_by_category) == {"coding", "math"}
+    assert set(progress[-1].by_category) == {"coding", "math"}
     assert {(row.measured_by, row.category) for row in summary.acceptance} == {
-        (by, category) for by in ("walk", "anchors") for category in ("coding", "math")
+        (by, category)
+        for by in ("walk", "anchors", *(f"ddtree_{size}" for size in TREE_SIZES))
+        for category in ("coding", "math")
     }
     assert all(row.rows == 1 and row.drafts > 0 for row in summary.acceptance)
     for agreed, total in summary.label_agreement.values():
@@ -211,7 +327,7 @@ def test_wrong_data_is_one_line(item: TrainItem, tmp_path: Path) -> None:
     swapped = [msgspec.structs.replace(shard, rows=[msgspec.structs.replace(shard.rows[0], row=3)])]
     held = [msgspec.structs.replace(shard, rows=[row for row in shard.rows if row.holdout])]
     for shards, layers, words in (
-        (swapped, item.layer_ids, "is not response r0"),
+        (swapped, item.layer_ids, "is not response r00"),
         (held, item.layer_ids, "no training rows"),
         (item.shards, (1, 2, 3), "holds layers"),
     ):

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.training.references import reference_module
+from training.dflash import attend_dense, attend_flex
 from training.masks import visibility_of_blocks
 from training.pack import position_ids
 
@@ -65,6 +66,23 @@ def test_flex_attentions_own_builder_sees_the_same() -> None:
     for window in (None, 6):
         mask = create_mask(visibility.mask_mod(window), None, None, 12, 62, device="cpu")
         assert torch.equal(mask[0, 0], visibility.dense(window))
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("window", [None, 6])
+def test_flex_attention_computes_what_dense_attention_does(window: int | None) -> None:
+    """Forward alone: on a CPU flex_attention has no backward."""
+    visibility = build([20, 30], [(0, 5), (1, 22), (1, 3)], 4)
+    generator = torch.Generator().manual_seed(0)
+    queries, keys, values = (
+        torch.randn(1, heads, length, 16, generator=generator) for heads, length in ((6, 12), (2, 62), (2, 62))
+    )
+    dense = attend_dense(queries, keys, values, visibility, window)
+    assert torch.allclose(attend_flex(queries, keys, values, visibility, window), dense, atol=1e-5)
+    hidden = keys.clone()
+    hidden[:, :, :3] = 7.0  # seen by all blocks of document 0 and full layers
+    assert torch.equal(attend_dense(queries, hidden, values, visibility, window)[:, :, 4:], dense[:, :, 4:])
+    assert not torch.equal(attend_dense(queries, hidden, values, visibility, window)[:, :, :1], dense[:, :, :1])
 
 
 def test_the_window_slides_by_slot_as_in_zlab() -> None:

@@ -82,6 +82,8 @@ def test_the_engine_gets_room_for_drafts_as_far_as_positions_go() -> None:
     arguments = engine_arguments(config(), [{"max_position_embeddings": 256}, {}])
     assert arguments["max_model_len"] == 96 + 8
     assert arguments["speculative_config"]["num_speculative_tokens"] == 3
+    speculators = {"speculators_config": {}, "transformer_layer_config": {"max_position_embeddings": 98}}
+    assert engine_arguments(config(), [{"max_position_embeddings": 256}, speculators])["max_model_len"] == 98
     nested = {"text_config": {"max_position_embeddings": 100}, "vision_config": {}}
     arguments = engine_arguments(config(drafter_dir=None), [nested])
     assert arguments["max_model_len"] == 100

@@ -40,7 +40,7 @@ def make_item(folder: Path, kind: str = "qwen3", **changes: Any) -> TrainItem:
     states = Capture(target, LAYERS).forward([prompt + answer for prompt, answer in rows])
     captured = [
         CapturedRow(
-            f"r{i}",
+            f"r{i:02d}",
             torch.tensor(prompt + answer, dtype=torch.int32),
             torch.tensor([0] * len(prompt) + [1] * len(answer), dtype=torch.uint8),
             states[i],
@@ -50,7 +50,7 @@ def make_item(folder: Path, kind: str = "qwen3", **changes: Any) -> TrainItem:
     meta = ShardMeta("cap", LAYERS, True, "org/tiny", "abc", "float32")
     path = write_shard(folder / "hidden" / "a.safetensors", captured, meta).path
     entries = [
-        TrainRow(i, f"r{i}", "coding" if i % 2 else "math", "s", True, i >= len(rows) - 2) for i in range(len(rows))
+        TrainRow(i, f"r{i:02d}", "coding" if i % 2 else "math", "s", True, i >= len(rows) - 2) for i in range(len(rows))
     ]
     item = TrainItem(
         item_id="drafter",

@@ -1,0 +1,269 @@
+"""`draftmill suggest`: what the ledger has measured and a manifest, joined to a suggestion and to the next manifest.
+
+Reads the published ledger alone, takes no lock. The manifest that it starts from is never written to.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from corpus.artefacts import write_atomically
+from corpus.errors import UserError, first_line
+from corpus.ledger.query import LedgerReader
+from corpus.manifest_edit import with_values
+from corpus.manifest_file import load_manifest
+from corpus.suggestions import nearest
+from corpus.workspace import Workspace
+from draftmill.suggestion import Build, Measured, Suggestion, relative_growth, suggest
+from draftmill.verifying import named_build
+
+if TYPE_CHECKING:
+    from corpus.ledger.writer import Readable
+    from corpus.manifest import Manifest
+
+AS_SERVED = ("walk", "vllm")
+"""What predicts serving; where intervals are equally many, vLLM's own counters are taken."""
+
+TRAINED = """
+SELECT n.category, n.rows, a.acceptance_length, a.low, a.high
+FROM drafters own
+JOIN drafters d ON d.algorithm = own.algorithm AND d.capture_id = own.capture_id AND d.training = own.training
+JOIN (
+    SELECT r.drafter_id, b.build_id, b.category, count(*) AS rows
+    FROM drafter_responses r JOIN build_responses b USING (response_id) GROUP BY ALL
+) n ON n.drafter_id = d.drafter_id AND n.build_id = d.build_id
+JOIN acceptance_by_category a ON a.drafter_id = d.drafter_id AND a.build_id = d.build_id AND a.category = n.category
+WHERE own.drafter_id = ? AND a.measured_by = ? AND a.acceptance_length IS NOT NULL
+ORDER BY ALL
+"""
+"""Rows and acceptance of every drafter that was trained as this one, on whatever build."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One drafter's measurements on held-out rows of one build, and what builds before it tell of growth."""
+
+    drafter_id: str
+    build_id: str
+    measured_by: str
+    rows: int
+    measured: Mapping[str, Measured]
+    builds: Mapping[str, Sequence[Build]]
+
+
+@dataclass(frozen=True)
+class NextMix:
+    """A suggestion, what it rests on, and the text and place of the manifest that has it."""
+
+    manifest: Path
+    evidence: Evidence
+    traffic: Mapping[str, float] | None
+    suggestion: Suggestion
+    text: str
+    out: Path
+
+    def lines(self) -> list[str]:
+        """For a person, at most 80 columns each."""
+        evidence, found = self.evidence, self.suggestion
+        given = "as stated" if self.traffic else "not stated: the manifest's own shares"
+        grown = f"measured for {len(found.grown)} categories" if found.grown else "taken as equal: not measured"
+        lines = [
+            f"drafter {evidence.drafter_id[:12]} on build {evidence.build_id[:12]}, by {evidence.measured_by}, "
+            f"{evidence.rows:,} held-out rows",
+            f"traffic {given}; mean τ over it {found.mean:.2f}",
+            f"growth of τ with rows {grown}",
+            "",
+            *found.lines(),
+        ]
+        return lines if found.moved else [*lines, "", "no share changes"]
+
+
+def next_mix(
+    manifest: Path, workspace: Workspace, traffic: Mapping[str, float] | None, drafter: str | None, out: Path | None
+) -> NextMix:
+    """The next mix of a manifest.
+
+    Args:
+        traffic: weights by category, what is served; the manifest's shares where it is None.
+        drafter: an id, or its first digits; the newest measured one of the manifest's build where it is None.
+        out: where the next manifest shall be; beside the manifest where it is None.
+
+    Raises:
+        UserError: nothing was measured, or what was asked for is not there.
+    """
+    parsed = load_manifest(manifest)
+    shares = parsed.mix.shares
+    if traffic is not None:
+        _check_traffic(traffic, parsed, manifest)
+    build_id = None if drafter else named_build(str(manifest), workspace)
+    ledger = LedgerReader(workspace)
+    evidence = read_evidence(ledger, drafter, build_id, manifest)
+    try:
+        found = suggest(shares, evidence.measured, traffic, relative_growth(evidence.builds))
+    except ValueError:
+        raise UserError(
+            f"{manifest}: drafter {evidence.drafter_id[:12]} was measured in {', '.join(sorted(evidence.measured))}, "
+            "of which none has traffic. Name another with --drafter, or state other traffic."
+        ) from None
+    text = manifest.read_bytes().decode("utf-8")
+    if found.moved:
+        values = {name: int(part) if part == int(part) else part for name, part in found.rounded.items()}
+        text = with_values(text, "mix.shares", values, str(manifest))
+    place = out or manifest.with_name(f"{manifest.stem}-next{manifest.suffix}")
+    return NextMix(manifest, evidence, traffic, found, text, place)
+
+
+def refuse_out(plan: NextMix) -> None:
+    """Refuse a place that the next manifest cannot have.
+
+    Raises:
+        UserError: something is there, or its relative paths would lead elsewhere.
+    """
+    if os.path.lexists(plan.out):
+        raise UserError(f"{plan.out}: is there already; it is not changed. Name another file with --out.")
+    here, there = plan.manifest.parent.resolve(), plan.out.parent.resolve()
+    if here != there:
+        raise UserError(
+            f"{plan.out}: is in another folder than {plan.manifest}, from which its relative paths start. "
+            f"Name a file in {here} with --out."
+        )
+
+
+def write_next(plan: NextMix) -> str:
+    """Write the next manifest; returns what to do with it.
+
+    Raises:
+        UserError: as refuse_out, or it cannot be written.
+    """
+    refuse_out(plan)
+
+    def write(temporary: Path) -> None:
+        temporary.write_bytes(plan.text.encode("utf-8"))
+
+    try:
+        write_atomically(plan.out, write)
+    except OSError as error:
+        raise UserError(f"{plan.out}: cannot be written ({error.strerror}).") from error
+    return f"wrote {plan.out}; draftmill diff {plan.manifest} {plan.out} tells what it costs"
+
+
+def stated_traffic(parts: Sequence[str], file: Path | None) -> dict[str, float] | None:
+    """What --traffic CATEGORY=WEIGHT and --traffic-file say; None if neither was given.
+
+    Raises:
+        UserError: it is no mapping of categories to weights, or both were given.
+    """
+    if file is not None and parts:
+        raise UserError("suggest: --traffic and --traffic-file were both given; give one.")
+    if file is not None:
+        return _read_traffic(file)
+    stated: dict[str, float] = {}
+    for part in parts:
+        name, equals, weight = part.rpartition("=")
+        if not equals or not name:
+            raise UserError(f"suggest: --traffic is {part}; it is CATEGORY=WEIGHT, such as coding=40.")
+        if name in stated:
+            raise UserError(f"suggest: --traffic names {name} twice.")
+        stated[name] = _weight(weight, f"--traffic {name}")
+    return stated or None
+
+
+def read_evidence(ledger: Readable, drafter: str | None, build_id: str | None, manifest: Path) -> Evidence:
+    """What was measured of a drafter, or of the newest one of a build.
+
+    Args:
+        manifest: what the build is of, for errors.
+
+    Raises:
+        UserError: nothing was.
+    """
+    drafter_id, measured_on = _measured_last(ledger, drafter, build_id, manifest)
+    rows = ledger.rows(
+        "SELECT measured_by, category, acceptance_length, low, high, rows FROM acceptance_by_category "
+        "WHERE drafter_id = ? AND build_id IS NOT DISTINCT FROM ? AND acceptance_length IS NOT NULL "
+        "AND list_contains(?, measured_by) ORDER BY ALL",
+        drafter_id,
+        measured_on,
+        list(AS_SERVED),
+    )
+    by: dict[str, dict[str, Measured]] = defaultdict(dict)
+    counts: dict[str, int] = defaultdict(int)
+    for measured_by, category, tau, low, high, count in rows:
+        by[measured_by][category] = Measured(tau, low, high)
+        counts[measured_by] += count or 0
+    chosen = max(by, key=lambda one: (sum(m.low is not None for m in by[one].values()), AS_SERVED.index(one)))
+    builds: dict[str, list[Build]] = defaultdict(list)
+    for category, trained, tau, low, high in ledger.rows(TRAINED, drafter_id, chosen):
+        builds[category].append(Build(trained, Measured(tau, low, high)))
+    return Evidence(drafter_id, measured_on or "", chosen, counts[chosen], by[chosen], builds)
+
+
+def _measured_last(
+    ledger: Readable, drafter: str | None, build_id: str | None, manifest: Path
+) -> tuple[str, str | None]:
+    """The drafter and the build that it was measured on, of the newest measurement in question."""
+    if drafter is not None:
+        known = ledger.rows("SELECT drafter_id FROM drafters WHERE starts_with(drafter_id, ?)", drafter)
+        if len(known) != 1:
+            there = f"names {len(known)} drafters" if known else "names no drafter of this ledger"
+            raise UserError(f"suggest: --drafter {drafter} {there}. draftmill sql 'FROM drafters' lists them.")
+        where, value = "a.drafter_id = ?", known[0][0]
+    else:
+        where, value = "a.build_id = ? AND d.build_id = a.build_id", build_id
+    newest = ledger.rows(
+        f"""
+        SELECT a.drafter_id, a.build_id FROM acceptance_by_category a JOIN drafters d USING (drafter_id)
+        WHERE {where} AND list_contains(?, a.measured_by) AND a.acceptance_length IS NOT NULL
+        ORDER BY a.measured_at DESC, a.drafter_id, a.build_id LIMIT 1
+        """,
+        value,
+        list(AS_SERVED),
+    )
+    if not newest:
+        what = f"drafter {drafter}" if drafter else f"a drafter of {manifest} in {ledger.workspace.root}"
+        raise UserError(
+            f"suggest: nothing is measured of {what} yet. `draftmill train` and `draftmill serve-check` measure "
+            "held-out rows."
+        )
+    return newest[0][0], newest[0][1]
+
+
+def _check_traffic(traffic: Mapping[str, float], manifest: Manifest, path: Path) -> None:
+    shares = manifest.mix.shares
+    for name in traffic:
+        if name not in shares:
+            has = f"mix.shares has {', '.join(sorted(shares))}.{nearest(name, shares)}"
+            raise UserError(f"{path}: has no share for {name}, of which traffic is stated; {has}")
+    if not math.fsum(traffic.values()) > 0:
+        raise UserError("suggest: the stated traffic is 0 throughout; state how much there is of each category.")
+
+
+def _read_traffic(file: Path) -> dict[str, float]:
+    try:
+        body: Any = YAML(typ="safe", pure=True).load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read ({error.strerror}).") from error
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: is neither YAML nor JSON ({first_line(error)}).") from error
+    if not isinstance(body, dict) or not body:
+        raise UserError(f"{file}: holds no mapping; it is one of category to weight, such as coding: 40.")
+    return {str(name): _weight(weight, f"{file}: {name}") for name, weight in body.items()}
+
+
+def _weight(value: object, where: str) -> float:
+    try:
+        weight = float(str(value))
+    except ValueError:
+        weight = math.nan
+    if not 0 <= weight < math.inf:
+        raise UserError(f"suggest: {where} is {value}; it must be a number of at least 0.")
+    return weight

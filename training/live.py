@@ -1,0 +1,228 @@
+"""The thin run of a live-fed drafter: target workers capture, drafter workers train, one bounded queue between them.
+
+Who captures is not known here: the caller gives the producers and how a job is said to them. A run that goes on from
+a checkpoint has its targets make only the packs that are left. Held-out rows are read from shards. When it ends, each
+worker's idle share and the queue's peak are in the run's figures, beside what dealing packs in turn would have cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from corpus.errors import UserError
+from corpus.ledger.writer import LedgerWriter
+from corpus.manifest import Live, Manifest
+from corpus.responses import used_token_ids
+from corpus.runlog import RunLog
+from corpus.target import ResolvedTarget
+from fleet.devices import Device
+from fleet.gang import Account, Gang, GangError, Member
+from fleet.interrupt import Interrupt
+from fleet.shared_bytes import SharedBytesError
+from training.messages import LiveItem, TrainProgress, TrainSummary
+from training.plan import PackRows, TrainingPlan, live_jobs, live_packs, live_rows, train_item
+from training.progress import left_to_do, newest_progress
+from training.run import RunRecord, enter_drafter
+
+PACKS_PER_WORKER = 4
+"""Room of the queue where the manifest leaves it open."""
+TARGETS_OF_DEVICES = 5 / 8
+"""A 27B target's forward costs more than a drafter's step: five targets fed three drafters of the mission's run."""
+DRAFTER = "training.live_worker:create"
+FIGURES_S = 10.0
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Devices of a live run by duty. On one device both share it."""
+
+    targets: tuple[Device, ...]
+    drafters: tuple[Device, ...]
+
+    def lines(self, queue_bytes: int) -> list[str]:
+        """For a person."""
+        return [
+            f"{len(self.targets)} target workers on {_names(self.targets)}",
+            f"{len(self.drafters)} drafters on {_names(self.drafters)}, a queue of {queue_bytes / 1e9:.2f} GB",
+        ]
+
+
+@dataclass(frozen=True)
+class Producers:
+    """The caller's side: workers that capture."""
+
+    factory: str
+    configs: Sequence[bytes]
+    """By target device."""
+    encode_job: Callable[[Sequence[PackRows]], bytes]
+    hear: Callable[[bytes], None]
+    """What they emit."""
+
+
+def share_devices(live: Live, devices: Sequence[Device]) -> Crew:
+    """Which devices capture and which train.
+
+    Raises:
+        UserError: more workers are asked for than there are devices.
+    """
+    count = len(devices)
+    targets = None if live.targets == "auto" else live.targets
+    drafters = None if live.drafters == "auto" else live.drafters
+    if count == 1 and max(targets or 1, drafters or 1) == 1:
+        return Crew(tuple(devices), tuple(devices))
+    if targets is None:
+        wanted = round(count * TARGETS_OF_DEVICES) if drafters is None else count - drafters
+        targets = max(1, min(wanted, count - 1))
+    if drafters is None:
+        drafters = max(1, count - targets)
+    if targets + drafters > count:
+        raise UserError(
+            f"training.live asks for {targets} targets and {drafters} drafters, and there are {count} devices. "
+            "Give it more --devices, or ask for fewer."
+        )
+    return Crew(tuple(devices[:targets]), tuple(devices[targets : targets + drafters]))
+
+
+def queue_bytes(live: Live, largest: int, usual: int, workers: int) -> int:
+    """The queue's bound.
+
+    Args:
+        largest, usual: bytes of the largest pack, and of one that is just full.
+
+    Raises:
+        UserError: the manifest's bound does not hold the largest pack.
+    """
+    if live.queue_gb == "auto":
+        return max(largest, PACKS_PER_WORKER * workers * usual)
+    bound = int(live.queue_gb * 1e9)
+    if bound < largest:
+        raise UserError(
+            f"training.live.queue_gb is {live.queue_gb:g}; the largest pack alone has {largest / 1e9:.3f} GB. "
+            "Raise it, or lower training.tokens_per_batch."
+        )
+    return bound
+
+
+async def run_live(
+    plan: TrainingPlan,
+    manifest: Manifest,
+    target: ResolvedTarget,
+    ledger: LedgerWriter,
+    log: RunLog,
+    crew: Crew,
+    producers: Producers,
+    room_bytes: int,
+    threads: int,
+    interrupt: Interrupt,
+    report: Callable[[TrainProgress], None],
+    stopping: Callable[[], None],
+) -> tuple[TrainSummary | None, Account]:
+    """Train, export, measure, and enter the drafter; no summary if an interrupt ended it at a checkpoint.
+
+    Raises:
+        UserError: a worker failed; checkpoints stay and the next run goes on from them.
+    """
+    item = train_item(plan, manifest, target, ledger, crew.drafters[0], threads)
+    packs = live_packs(plan, item)
+    used = used_token_ids(ledger.workspace.responses, [(row.shard, row.shard_row) for row in plan.live])
+    item = msgspec.structs.replace(item, live=live_rows(plan, packs, used, manifest.extraction.final_state))
+    progress = newest_progress(Path(item.out_dir) / "checkpoints", item.fingerprint())
+    jobs = live_jobs(plan, packs, left_to_do(progress.done, len(packs)))
+    record = RunRecord(plan, ledger, report)
+    names = [f"drafter {rank}" for rank in range(len(crew.drafters))]
+
+    def hear(name: str, data: bytes) -> None:
+        if name in names:
+            record.hear(data)
+        else:
+            producers.hear(data)
+
+    with tempfile.TemporaryDirectory(prefix="draftmill-live-") as meeting:
+        members = [
+            Member(f"target {i}", "producer", producers.factory, config, device)
+            for i, (device, config) in enumerate(zip(crew.targets, producers.configs, strict=True))
+        ]
+        for rank, device in enumerate(crew.drafters):
+            live = LiveItem(
+                item=msgspec.structs.replace(item, device=device.torch_name),
+                rank=rank,
+                size=len(crew.drafters),
+                meeting_file=f"{meeting}/drafters",
+                average_every=manifest.training.live.average_every,
+            )
+            config = msgspec.msgpack.encode(live)
+            members.append(Member(names[rank], "consumer", DRAFTER, config, device, ahead=int(device.kind == "cuda")))
+        gang = Gang(
+            members,
+            room_bytes,
+            lambda: _next(jobs, producers.encode_job),
+            on_event=hear,
+            log_dir=log.folder / "workers",
+        )
+        figures = asyncio.create_task(_keep_figures(gang, record, lambda: record.last_step))
+        watch = asyncio.create_task(_announce(interrupt, stopping))
+        interrupt.can_drain = True
+        try:
+            results = await gang.run(interrupt.asked)
+        except (GangError, SharedBytesError) as error:
+            record.write()
+            raise UserError(f"training stopped: {error}. {_next_step(error)}") from error
+        finally:
+            figures.cancel()
+            watch.cancel()
+    account = gang.account()
+    for member in account.members:
+        record.add(record.last_step, manifest.training.epochs, f"idle_share {member.name}", None, member.idle_share)
+    record.add(record.last_step, manifest.training.epochs, "queue_peak_bytes", None, account.peak_bytes)
+    summary = msgspec.msgpack.decode(results[names[0]], type=TrainSummary | None)
+    if summary is None:
+        record.write()
+    else:
+        enter_drafter(plan, manifest, target, summary, record, ledger)
+    return summary, account
+
+
+def account_lines(account: Account) -> list[str]:
+    """A live run's times, for a person."""
+    lines = []
+    for role, what in (("producer", "targets waited for room"), ("consumer", "drafters waited for packs")):
+        own = [member for member in account.members if member.role == role]
+        shares = ", ".join(f"{member.idle_share:.0%}" for member in own)
+        lines.append(f"{what} {shares} of their time")
+    lines.append(
+        f"drafters idle {account.idle_s:.1f} s in all; dealt in turn {account.round_robin_idle_s:.1f} s; "
+        f"queue at most {account.peak_bytes / account.queue_bytes:.0%} full"
+    )
+    return lines
+
+
+def _next(jobs: Iterator[list[PackRows]], encode: Callable[[Sequence[PackRows]], bytes]) -> bytes | None:
+    job = next(jobs, None)
+    return None if job is None else encode(job)
+
+
+async def _keep_figures(gang: Gang, record: RunRecord, step: Callable[[], int]) -> None:
+    """The queue's depth while it runs, every few seconds."""
+    while True:
+        await asyncio.sleep(FIGURES_S)
+        record.add(step(), record.last_epoch, "queue_bytes", None, gang.account().queued_bytes)
+
+
+async def _announce(interrupt: Interrupt, stopping: Callable[[], None]) -> None:
+    await interrupt.asked.wait()
+    stopping()
+
+
+def _next_step(error: Exception) -> str:
+    step = getattr(error, "next_step", "")
+    return f"{step[:1].upper()}{step[1:]}." if step else "Run the same command to go on from its checkpoint."
+
+
+def _names(devices: Sequence[Device]) -> str:
+    return ", ".join(device.label for device in devices)
