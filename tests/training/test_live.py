@@ -233,7 +233,9 @@ def test_a_stop_writes_a_checkpoint_and_any_crew_goes_on_from_it(scene: Scene) -
     assert resumed.told[0].step > trained
 
 
-@pytest.mark.parametrize("who", ["target 1", "drafter 1", "drafter 0"])
+@pytest.mark.parametrize(
+    "who", ["drafter 0", *(pytest.param(who, marks=pytest.mark.full) for who in ("target 1", "drafter 1"))]
+)
 def test_whoever_is_killed_the_run_ends_with_its_name_and_goes_on(
     scene: Scene, who: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
