@@ -14,7 +14,9 @@ from draftmill.interrupted import StoppedEarly
 from draftmill.live_feed import live_run
 from draftmill.session import Session
 from draftmill.stage_run import logged, reader
-from draftmill.terminal import INDENT, WIDTH, Screen, TrainingScreen, clock, say, say_below
+from draftmill.terminal import INDENT, WIDTH, Screen, clock, say, say_below
+from draftmill.training_block import measured_lines
+from draftmill.training_screen import TrainingScreen
 from extraction.stage import plan_capture
 from fleet.interrupt import Interrupt, run_interruptible
 from training.contract import contract_of_item, require
@@ -73,10 +75,9 @@ def train_stage(session: Session, ledger: LedgerWriter, build: BuildPlan) -> Tra
     summary = logged(log, work)
     if live:
         say_below(*live.ended())
-    walked = [row for row in summary.acceptance if row.measured_by == "walk"]
-    drafts, accepted = sum(row.drafts for row in walked), sum(row.accepted_tokens for row in walked)
-    tau = f", held-out τ {1 + accepted / drafts:.2f} by the walk" if drafts else ""
-    say(f"           {summary.steps:,} steps in {clock(summary.seconds)}, best at {summary.best_step:,}{tau}")
+    say(f"           {summary.steps:,} steps in {clock(summary.seconds)}, best at {summary.best_step:,}")
+    for line in measured_lines(summary.acceptance):
+        say(f"           {line}")
     return plan
 
 

@@ -12,7 +12,7 @@ from corpus.model_config import text_config
 from corpus.packs import pack_bytes
 from corpus.runlog import RunLog
 from draftmill.session import Session
-from draftmill.terminal import TrainingScreen
+from draftmill.training_screen import TrainingScreen
 from extraction.configuration import feed_config
 from extraction.feed_messages import FeedJob, FeedRow, RowLeftOut, decode_event, encode_job
 from extraction.messages import BudgetLowered, SelfTestFailed
@@ -73,7 +73,7 @@ class LiveRun:
         )
         summary, self.account = await run_live(
             plan, session.manifest, target, ledger, log, self.crew, producers, self.room_bytes,
-            1 if self.crew.drafters[0].kind == "cpu" else 0, interrupt, screen.show, screen.stopping,
+            1 if self.crew.drafters[0].kind == "cpu" else 0, interrupt, screen.show, screen.fed, screen.stopping,
         )  # fmt: skip
         return summary
 

@@ -99,8 +99,8 @@ class GlooTeam:
     def __init__(self, rank: int, size: int, meeting_file: str, every: int) -> None:
         self.rank, self.size, self.every = rank, size, every
         self._share = 1.0
-        store = distributed.FileStore(meeting_file, size)
-        distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=ROUND_TIMEOUT)
+        self._store = distributed.FileStore(meeting_file, size)
+        distributed.init_process_group("gloo", store=self._store, rank=rank, world_size=size, timeout=ROUND_TIMEOUT)
 
     def join(self, parameters: Sequence[Any], own: Share) -> Round:
         """One round. With weight 0 everywhere the parameters stay: they have been equal since the last round."""
@@ -126,7 +126,9 @@ class GlooTeam:
                 average((state["exp_avg"], state["exp_avg_sq"]), self._share)
 
     def leave(self) -> None:
-        """After the last round."""
+        """After the last round, once all others are through it too: a connection that closes would end theirs."""
+        self._store.set(f"through-{self.rank}", "1")
+        self._store.wait([f"through-{rank}" for rank in range(self.size)], ROUND_TIMEOUT)
         distributed.destroy_process_group()
 
 

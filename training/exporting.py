@@ -151,7 +151,7 @@ def write_untrained(plan: ExportPlan, item: TrainItem, target: ResolvedTarget, w
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DamagedError(f"{described}: damaged. Run `draftmill train`: it is made again.") from error
         item = msgspec.structs.replace(item, mask_token_id=mask)
-    data = TrainingData(item.shards, item.layer_ids, item.labels)
+    data = TrainingData(item.shards, item.layer_ids, item.labels, held_out_only=True)
     try:
         shape = drafter_shape(item, data, load_frozen(item.target_dir, "float32", "cpu"))
     finally:

@@ -48,8 +48,9 @@ class Crew:
     def lines(self, queue_bytes: int) -> list[str]:
         """For a person."""
         return [
-            f"{len(self.targets)} target workers on {_names(self.targets)}",
-            f"{len(self.drafters)} drafters on {_names(self.drafters)}, a queue of {queue_bytes / 1e9:.2f} GB",
+            f"{_count(len(self.targets), 'target worker')} on {_names(self.targets)}",
+            f"{_count(len(self.drafters), 'drafter')} on {_names(self.drafters)}, "
+            f"a queue of {queue_bytes / 1e9:.2f} GB",
         ]
 
 
@@ -121,6 +122,7 @@ async def run_live(
     threads: int,
     interrupt: Interrupt,
     report: Callable[[TrainProgress], None],
+    fed: Callable[[Account], None],
     stopping: Callable[[], None],
 ) -> tuple[TrainSummary | None, Account]:
     """Train, export, measure, and enter the drafter; no summary if an interrupt ended it at a checkpoint.
@@ -165,7 +167,7 @@ async def run_live(
             on_event=hear,
             log_dir=log.folder / "workers",
         )
-        figures = asyncio.create_task(_keep_figures(gang, record, lambda: record.last_step))
+        figures = asyncio.create_task(_keep_figures(gang, record, fed))
         watch = asyncio.create_task(_announce(interrupt, stopping))
         interrupt.can_drain = True
         try:
@@ -207,11 +209,13 @@ def _next(jobs: Iterator[list[PackRows]], encode: Callable[[Sequence[PackRows]],
     return None if job is None else encode(job)
 
 
-async def _keep_figures(gang: Gang, record: RunRecord, step: Callable[[], int]) -> None:
+async def _keep_figures(gang: Gang, record: RunRecord, fed: Callable[[Account], None]) -> None:
     """The queue's depth while it runs, every few seconds."""
     while True:
         await asyncio.sleep(FIGURES_S)
-        record.add(step(), record.last_epoch, "queue_bytes", None, gang.account().queued_bytes)
+        account = gang.account()
+        record.add(record.last_step, record.last_epoch, "queue_bytes", None, account.queued_bytes)
+        fed(account)
 
 
 async def _announce(interrupt: Interrupt, stopping: Callable[[], None]) -> None:
@@ -222,6 +226,10 @@ async def _announce(interrupt: Interrupt, stopping: Callable[[], None]) -> None:
 def _next_step(error: Exception) -> str:
     step = getattr(error, "next_step", "")
     return f"{step[:1].upper()}{step[1:]}." if step else "Run the same command to go on from its checkpoint."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _names(devices: Sequence[Device]) -> str:

@@ -1,117 +1,23 @@
-"""The whole chain with real parts, once: real prompts, the real demo target, real vLLM, and a kill in the middle.
-
-Every test reads one workspace, made in this order: `generate` is killed with SIGKILL after its first answers are
-written; `run` goes on and does the rest; a share is edited and `generate` adds the difference. The tests then hold
-what the ledger says against the files.
-"""
+"""What a finished chain left behind, against the files (tests/e2e/chain.py tells how it was made)."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
-import psutil
 import pytest
 import torch
 
-from corpus.building import BuildPlan
-from corpus.ledger.query import query
 from corpus.manifest_file import load_manifest
 from corpus.shards import ShardReader
-from corpus.workspace import Workspace
-from draftmill import pipeline
 from draftmill.session import Session
+from tests.e2e.chain import TOTAL, Chain, draftmill
 
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).resolve().parents[2]
-DEMO = ROOT / "manifests" / "demo.yaml"
-DRAFTMILL = Path(sys.executable).with_name("draftmill")
-
-
-@dataclass(frozen=True)
-class Chain:
-    """The finished workspace and what was seen on the way."""
-
-    workspace: Workspace
-    edited: Path
-    committed_before_kill: pl.DataFrame
-    orphans: list[str]
-    second_run: str
-    second_run_s: float
-
-    def ask(self, sql: str) -> pl.DataFrame:
-        """One query, as a user asks it."""
-        return query(self.workspace, sql)
-
-    def build_id(self, manifest: Path = DEMO) -> str:
-        """The build of a manifest in this workspace."""
-        return self.plan(manifest).build_id
-
-    def plan(self, manifest: Path) -> BuildPlan:
-        """The build plan of a manifest."""
-        return pipeline.build_plan(Session(manifest, self.workspace))
-
-
-def draftmill(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run the command and demand that it succeeds."""
-    done = subprocess.run([DRAFTMILL, *map(str, arguments)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{arguments}: {done.returncode}\n{done.stderr[-3000:]}"
-    return done
-
-
-@pytest.fixture(scope="module")
-def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
-    folder = tmp_path_factory.mktemp("chain")
-    workspace = Workspace(folder / "work space")
-    orphans = kill_in_generation(workspace)
-    shards = sorted(workspace.responses.glob("*.parquet"))
-    committed = pl.concat([pl.read_parquet(path).with_columns(shard=pl.lit(path.name)) for path in shards])
-    draftmill("run", DEMO, "--workspace", workspace.root)
-    started = time.monotonic()
-    second = draftmill("run", DEMO, "--workspace", workspace.root)
-    second_run_s = time.monotonic() - started
-    edited = edit_share(folder)
-    draftmill("generate", edited, "--workspace", workspace.root)
-    return Chain(workspace, edited, committed, orphans, second.stderr, second_run_s)
-
-
-def kill_in_generation(workspace: Workspace) -> list[str]:
-    """SIGKILL the coordinator when answers are on disk; returns what still runs ten seconds later."""
-    with subprocess.Popen(
-        [DRAFTMILL, "generate", str(DEMO), "--workspace", str(workspace.root)],
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as process:
-        deadline = time.monotonic() + 300
-        while not any(workspace.responses.glob("*.parquet")):
-            assert process.poll() is None, process.stderr and process.stderr.read().decode()
-            assert time.monotonic() < deadline, "no answer was written in 300 s"
-            time.sleep(0.1)
-        family = psutil.Process(process.pid).children(recursive=True)
-        assert family, "the engines are processes of their own"
-        os.kill(process.pid, signal.SIGKILL)
-    _, alive = psutil.wait_procs(family, timeout=10)
-    return [" ".join(one.cmdline()) for one in alive if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
-
-
-def edit_share(folder: Path) -> Path:
-    """The demo's manifest with more agent rows and fewer general ones, beside links to its files."""
-    text = DEMO.read_text()
-    assert "general: 26" in text
-    assert "agent: 9" in text
-    (folder / "demo").symlink_to(DEMO.parent / "demo")
-    edited = folder / "edited.yaml"
-    edited.write_text(text.replace("general: 26", "general: 20").replace("agent: 9", "agent: 15"))
-    return edited
 
 
 def test_no_process_outlives_a_killed_coordinator(chain: Chain) -> None:
@@ -127,8 +33,8 @@ def test_after_a_kill_every_wanted_answer_has_one_state(chain: Chain) -> None:
         WHERE b.build_id = '{chain.build_id()}' GROUP BY ALL
         """
     )
-    plan = chain.plan(DEMO)
-    assert wanted.height >= plan.selected + plan.held_out > 120
+    plan = chain.plan()
+    assert wanted.height >= plan.selected + plan.held_out > TOTAL
     states = wanted.select("accepted", "rejected").rows()
     assert all(accepted == 1 or (accepted == 0 and rejected >= 1) for accepted, rejected in states)
     assert sum(accepted for accepted, _ in states) > 0.9 * wanted.height
@@ -192,7 +98,7 @@ def test_prompt_response_and_states_of_a_row_are_one_query_apart(chain: Chain) -
 def test_shard_states_equal_a_plain_unpadded_forward(chain: Chain) -> None:
     from transformers import AutoModelForCausalLM
 
-    session = Session(DEMO, chain.workspace)
+    session = Session(chain.manifest, chain.workspace)
     model = AutoModelForCausalLM.from_pretrained(session.target.folder, dtype=torch.float32)
     lm_states: dict[str, torch.Tensor] = {}
     model.model.norm.register_forward_pre_hook(lambda _, args: lm_states.update(final=args[0]))
@@ -207,27 +113,6 @@ def test_shard_states_equal_a_plain_unpadded_forward(chain: Chain) -> None:
                 difference = (row.states_TNH[:, position] - expected).abs().max()
                 rms = expected.pow(2).mean().sqrt()
                 assert difference <= 1e-4 * rms, (index, position, float(difference), float(rms))
-
-
-def test_acceptance_in_vllm_is_the_walk_and_beats_an_untrained_drafter(chain: Chain) -> None:
-    untrained = chain.workspace.root.parent / "untrained"
-    draftmill("export", DEMO, "--workspace", chain.workspace.root, "--untrained", "--out", untrained)
-    draftmill("serve-check", DEMO, "--workspace", chain.workspace.root, "--drafter", untrained)
-    tau = {
-        (own, by): 1 + int(accepted) / int(drafts)
-        for own, by, accepted, drafts in chain.ask(
-            f"""
-            SELECT d.build_id IS NOT NULL, measured_by, sum(accepted_tokens), sum(drafts)
-            FROM acceptance_by_category a JOIN drafters d USING (drafter_id)
-            WHERE a.build_id = '{chain.build_id()}' AND measured_by IN ('vllm', 'walk') GROUP BY ALL
-            """
-        ).iter_rows()
-    }
-    trained, floor = tau[True, "vllm"], tau[False, "vllm"]
-    assert floor == pytest.approx(1.0, abs=0.05)
-    assert trained > floor + 0.05
-    assert tau[True, "walk"] == pytest.approx(trained, rel=0.10)
-    assert tau[False, "walk"] == pytest.approx(floor, rel=0.10)
 
 
 def test_the_ledger_is_made_again_from_the_files(chain: Chain) -> None:
@@ -248,7 +133,7 @@ def test_readme_queries_answer(chain: Chain) -> None:
 def test_the_drafter_card_and_config_are_what_vllm_reads(chain: Chain) -> None:
     drafter = chain.ask("SELECT drafter_id, path FROM drafters WHERE build_id IS NOT NULL")["path"][0]
     config = json.loads((chain.workspace.root / drafter / "config.json").read_text())
-    manifest = load_manifest(DEMO)
+    manifest = load_manifest(chain.manifest)
     assert config["architectures"] == ["DFlashDraftModel"]
     assert config["block_size"] == manifest.training.block_size
     assert chain.build_id() in (chain.workspace.root / drafter / "README.md").read_text()

@@ -85,6 +85,9 @@ class Watching:
         self.told.append(progress)
         self._then(progress)
 
+    def fed(self, account: Account) -> None:
+        """Nothing is shown."""
+
     def stopping(self) -> None:
         """Nothing is shown."""
 
