@@ -186,7 +186,7 @@ async def run_live(
     if summary is None:
         record.write()
     else:
-        enter_drafter(plan, manifest, target, summary, record, ledger)
+        enter_drafter(plan, manifest, target, item, summary, record, ledger)
     return summary, account
 
 

@@ -27,13 +27,12 @@ from fleet.devices import Device
 from fleet.interrupt import Interrupt
 from fleet.pool import Done, Pool, PoolError
 from training.card import CardFacts, gather, write_card
-from training.messages import TrainProgress, TrainSummary
-from training.plan import TrainingPlan, train_item
+from training.messages import TrainItem, TrainProgress, TrainSummary
+from training.plan import TrainingPlan, tokens_per_pack, train_item
 from training.record import acceptance_rows, metric_rows, read_acceptance, read_metrics, write_metrics
 
 log = logging.getLogger("draftmill")
 
-LEFT_TO_WORKER = 0
 CHECKPOINT_S = 120.0
 
 
@@ -98,7 +97,7 @@ async def run_training(
     if not isinstance(outcome, Done):
         raise UserError(f"training stopped: {outcome.error if outcome else 'no answer'}. Its checkpoints are kept.")
     summary = msgspec.msgpack.decode(outcome.payload, type=TrainSummary)
-    enter_drafter(plan, manifest, target, summary, record, ledger)
+    enter_drafter(plan, manifest, target, item, summary, record, ledger)
     return summary
 
 
@@ -139,16 +138,24 @@ def enter_drafter(
     plan: TrainingPlan,
     manifest: Manifest,
     target: ResolvedTarget,
+    item: TrainItem,
     summary: TrainSummary,
     record: RunRecord,
     ledger: LedgerWriter,
 ) -> None:
     """Write a finished drafter's figures and its card beside it, and enter it in the ledger."""
-    _write(plan, manifest, gather(plan, manifest, target, ledger), summary, record)
+    _write(plan, manifest, gather(plan, manifest, target, ledger), item, summary, record)
     ledger.call(lambda connection: ingest.ingest_drafter(connection, ledger.workspace, plan.drafter_id))
 
 
-def _write(plan: TrainingPlan, manifest: Manifest, facts: CardFacts, summary: TrainSummary, record: RunRecord) -> None:
+def _write(
+    plan: TrainingPlan,
+    manifest: Manifest,
+    facts: CardFacts,
+    item: TrainItem,
+    summary: TrainSummary,
+    record: RunRecord,
+) -> None:
     import polars as pl
 
     folder = record.folder
@@ -173,7 +180,14 @@ def _write(plan: TrainingPlan, manifest: Manifest, facts: CardFacts, summary: Tr
         "capture_id": plan.capture_id,
         "algorithm": manifest.training.algorithm,
         "training": manifest.training.model_dump(mode="json")
-        | {"seed": plan.seed, "mask_token_id": summary.mask_token_id, "best_step": summary.best_step},
+        | {
+            # what `auto` came to
+            "tokens_per_batch": tokens_per_pack(item),
+            "activation_checkpointing": item.activation_checkpointing,
+            "seed": plan.seed,
+            "mask_token_id": summary.mask_token_id,
+            "best_step": summary.best_step,
+        },
         "steps": summary.steps,
         "rows": summary.training_rows,
         "path": f"drafters/{plan.drafter_id}/export",

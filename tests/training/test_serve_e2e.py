@@ -166,6 +166,7 @@ def constant_target(drafter_dir: Path, tmp_path_factory: pytest.TempPathFactory)
     return {int(category): result for category, result in found.items()}
 
 
+@pytest.mark.full
 def test_a_random_drafter_is_served_and_counted_by_category(
     target_dir: Path, drafter_dir: Path, tmp_path: Path
 ) -> None:
