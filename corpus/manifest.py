@@ -426,6 +426,14 @@ class Extraction(Section):
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     """Numbers that the shards hold."""
 
+    @model_validator(mode="after")
+    def _features_are_used(self) -> Extraction:
+        if self.layers != "auto" and "features" in self.model_fields_set:
+            raise ValueError(
+                "extraction.features is used with layers: auto only, and layers is a list; remove one of them"
+            )
+        return self
+
 
 class Live(Section):
     """How target workers feed drafters that train at the same time (training.feed: live)."""

@@ -71,22 +71,23 @@ class ShardMeta:
         }
 
 
-def shard_index(path: Path) -> tuple[ShardMeta, tuple[str, ...], tuple[int, ...]]:
+def shard_index(path: Path | str) -> tuple[ShardMeta, tuple[str, ...], tuple[int, ...]]:
     """(meta, response ids, tokens of each row), read from the header and the offsets alone, without torch.
 
     Raises:
-        UserError: the file is no whole shard of a schema that this version reads.
+        UserError: the file cannot be read, or is no whole shard of a schema that this version reads.
     """
-    meta, response_ids, offsets = _read_index(path)
+    meta, response_ids, offsets = _read_index(Path(path))
     return meta, response_ids, tuple(end - start for start, end in itertools.pairwise(offsets))
 
 
-def shard_tokens(path: Path) -> list[tuple[bytes, bytes]]:
+def shard_tokens(path: Path | str) -> list[tuple[bytes, bytes]]:
     """(input ids as int32, loss mask as uint8) of each row, read without any state and without torch.
 
     Raises:
         UserError: as shard_index, or these two are not a number a token.
     """
+    path = Path(path)
     _, _, offsets = _read_index(path)
     with _damage_said(path):
         entries, data = _header(path)
@@ -97,12 +98,13 @@ def shard_tokens(path: Path) -> list[tuple[bytes, bytes]]:
     return [(input_ids[4 * start : 4 * end], loss_mask[start:end]) for start, end in itertools.pairwise(offsets)]
 
 
-def capture_body(path: Path) -> dict[str, Any]:
+def capture_body(path: Path | str) -> dict[str, Any]:
     """What capture.json says of a capture, as far as one of its shards can tell; without torch.
 
     Raises:
         UserError: as shard_index.
     """
+    path = Path(path)
     meta, _, _ = _read_index(path)
     return meta.description(_header(path)[0]["states"]["shape"][2], None)
 
@@ -111,18 +113,18 @@ class ShardReader:
     """Random access to the rows of one shard; close it, or use it as a context manager.
 
     Raises:
-        UserError: the file is no whole shard of a schema that this version reads.
+        UserError: the file cannot be read, or is no whole shard of a schema that this version reads.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         from safetensors import SafetensorError, safe_open
 
-        self.path = path
+        self.path = path = Path(path)
         self.meta, self.response_ids, self._offsets = _read_index(path)
         self._stack = ExitStack()
         try:
             self._open: Any = self._stack.enter_context(safe_open(str(path), framework="pt"))
-        except (SafetensorError, OSError) as error:
+        except SafetensorError as error:
             raise DamagedError(_damaged(path, first_line(error))) from error
 
     def __len__(self) -> int:
@@ -173,8 +175,11 @@ def _damage_said(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such shard. Run the extraction again.") from error
+    except IsADirectoryError as error:
+        raise UserError(f"{path}: is a folder. Name one of the .safetensors files in it.") from error
+    except OSError as error:  # of the disk or of permissions: the shard itself may be well
+        raise UserError(f"{path}: cannot be read ({error.strerror}).") from error
     except (
-        OSError,
         ValueError,
         LookupError,
         TypeError,

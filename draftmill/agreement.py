@@ -6,13 +6,16 @@ States are large: what would take more than `ASK_BYTES` is measured, told, and b
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from corpus.errors import UserError
+from draftmill.interrupted import NotAgreed
+from draftmill.placement import shown
 from draftmill.terminal import clock
 from extraction.announcement import Announcement
-from extraction.stage import ExtractionPlan, gigabytes
+from extraction.stage import ExtractionPlan, counted, gigabytes
+from fleet.devices import Device
 
 ASK_BYTES = 10_000_000_000
 
@@ -35,19 +38,30 @@ def asks(plan: ExtractionPlan, choice: Choice) -> bool:
     return plan.size_bytes > ASK_BYTES and not choice.yes
 
 
+def room_line(plan: ExtractionPlan, root: Path) -> str:
+    """What the states take of what the disk has, for a person."""
+    return f"writes {gigabytes(plan.size_bytes)}; {gigabytes(shutil.disk_usage(root).free)} are free"
+
+
+def workers_line(devices: Sequence[Device], columns: int) -> str:
+    """How many workers, and where, for a person."""
+    workers = counted(len(devices), "worker") + " on "
+    return workers + shown(devices, columns - len(workers))
+
+
 def told(plan: ExtractionPlan, announcement: Announcement, root: Path) -> list[str]:
     """For a person: how it is cut, what it takes, how long it will be."""
-    free = shutil.disk_usage(root).free
-    lines = [*announcement.lines(), f"writes {gigabytes(plan.size_bytes)}; {gigabytes(free)} are free"]
+    lines = [*announcement.lines(), room_line(plan, root)]
     if announcement.seconds is not None:
-        workers = f"{announcement.workers} worker{'s' if announcement.workers != 1 else ''}"
-        lines.append(f"about {clock(announcement.seconds)} at the measured rate with {workers}")
+        workers = counted(announcement.workers, "worker")
+        rate = announcement.cut.tokens / max(announcement.seconds, 1e-9)
+        lines.append(f"about {clock(announcement.seconds)} with {workers} at the measured rate ({rate:,.0f} tokens/s)")
     return lines
 
 
-def unagreed(plan: ExtractionPlan) -> UserError:
+def unagreed(plan: ExtractionPlan) -> NotAgreed:
     """Nothing was captured yet."""
-    return UserError(
+    return NotAgreed(
         f"extract: this writes {gigabytes(plan.size_bytes)}. Add --yes to begin, --max-disk SIZE to capture as much as "
         "fits (category shares are kept), or train without a disk (training.feed: live)."
     )

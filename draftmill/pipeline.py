@@ -24,8 +24,8 @@ from corpus.ledger.rebuild import adopt
 from corpus.ledger.writer import LedgerWriter, Readable, open_ledger
 from corpus.reuse import check_imports
 from corpus.runlog import RunLog
-from draftmill.agreement import ALL_ROWS, Choice, asks, told, unagreed
-from draftmill.drafting import serve_stage, train_stage
+from draftmill.agreement import ALL_ROWS, Choice, asks, room_line, told, unagreed, workers_line
+from draftmill.drafting import serve_stage, train_stage, training_lines, training_plan
 from draftmill.interrupted import StoppedEarly
 from draftmill.placement import check_settings, place
 from draftmill.session import Session
@@ -37,12 +37,14 @@ from draftmill.terminal import (
     GenerationScreen,
     Screen,
     clock,
+    laid_out,
     say,
     say_below,
+    say_stage,
 )
 from extraction.announcement import Announcement
-from extraction.run import ExtractionRun, check_disk
-from extraction.stage import ExtractionPlan, plan_extraction
+from extraction.run import ExtractionRun, Watcher, check_disk
+from extraction.stage import ExtractionPlan, counted, plan_extraction
 from fleet.interrupt import Interrupt, run_interruptible
 from generation.engine_settings import vllm_names
 from generation.fit import max_num_seqs
@@ -52,6 +54,7 @@ from generation.shares import Shares
 from generation.stage import commit_plan, load_feed, load_plan, load_prompts
 from generation.thinking import first_thinking, thinking_categories, thinking_warning, unheard_thinking
 from training.plan import TrainingPlan
+from training.run import is_trained
 
 if TYPE_CHECKING:
     import polars as pl
@@ -273,6 +276,74 @@ def extraction_plan(session: Session, ledger: Readable, build: BuildPlan, choice
     )  # fmt: skip
 
 
+def extraction_lines(session: Session, ledger: Readable, build: BuildPlan, choice: Choice = ALL_ROWS) -> Iterator[str]:
+    """An extraction plan for a person: what would be captured, where, and what the run would refuse or ask.
+
+    Raises:
+        UserError: as extract_stage, but for a large capture that was not agreed to, which is a line here.
+        DeviceError: the devices are not there.
+    """
+    plan = extraction_plan(session, ledger, build, choice)
+    check_answered(session, plan)
+    yield from laid_out(_extraction_sentences(session, plan, choice))
+
+
+def later_lines(session: Session, ledger: Readable, build: BuildPlan) -> Iterator[str]:
+    """What follows the answers, for a person: each stage as far as it can be planned now.
+
+    Raises:
+        UserError, DeviceError: as the stages.
+    """
+    if not ledger.rows(
+        "SELECT 1 FROM build_responses JOIN accepted_responses USING (response_id) WHERE build_id = ? LIMIT 1",
+        build.build_id,
+    ):
+        yield from laid_out(["extract and train follow, on what is answered then"])
+        return
+    below = " " * INDENT
+    plan = extraction_plan(session, ledger, build)
+    yield from laid_out(_extraction_sentences(session, plan, ALL_ROWS), f"{'extract':<{INDENT}}", below)
+    if plan.rows:
+        lines = ["follows, on the states that are captured then"]
+    else:
+        training = training_plan(session, ledger, build)
+        done = [f"nothing to do: drafter {training.drafter_id} is trained"]
+        lines = done if is_trained(training, ledger) else training_lines(session, training, ledger)
+    yield from laid_out(lines, f"{'train':<{INDENT}}", below)
+
+
+def _extraction_sentences(session: Session, plan: ExtractionPlan, choice: Choice) -> Iterator[str]:
+    """One by one, so that what is refused comes after what it is refused for."""
+    if not plan.rows:
+        yield from _nothing_to_capture(plan)
+        return
+    root = session.workspace.root
+    yield from plan.lines()
+    yield room_line(plan, root)
+    yield workers_line(session.devices, WIDTH - INDENT)
+    check_disk(plan, root)
+    if asks(plan, choice):
+        yield "more than 10 GB: without --yes, extract only measures and tells the time"
+
+
+def check_answered(session: Session, plan: ExtractionPlan) -> None:
+    """Refuse to capture where nothing is answered.
+
+    Raises:
+        UserError: it says what comes first.
+    """
+    if not plan.wanted and not plan.holdout_only:
+        raise UserError(
+            f"{session.manifest.name}: build {plan.build_id} has no answers. Run `draftmill generate` first."
+        )
+
+
+def _nothing_to_capture(plan: ExtractionPlan) -> list[str]:
+    if not plan.wanted:
+        return ["nothing to do: fed live, and there are no held-out answers to measure on"]
+    return [f"nothing to do: {plan.nothing_line()}", *([plan.disk_note] if plan.disk_note else [])]
+
+
 def extract_stage(
     session: Session, ledger: LedgerWriter, build: BuildPlan, choice: Choice = ALL_ROWS
 ) -> ExtractionPlan:
@@ -283,26 +354,16 @@ def extract_stage(
         StoppedEarly: as generate_stage.
     """
     plan = extraction_plan(session, ledger, build, choice)
-    live = session.manifest.training.feed == "live"
-    wanted = len(plan.rows) + plan.captured + plan.set_aside + plan.left_out
-    if live and not wanted:
-        say("extract    nothing to do: fed live, and there are no held-out answers to measure on")
-        return plan
-    if not wanted:
-        raise UserError(
-            f"{session.manifest.name}: build {build.build_id} has no answers. Run `draftmill generate` first."
-        )
+    check_answered(session, plan)
     if not plan.rows:
-        say(f"extract    nothing to do: {plan.lines()[0]}")
+        say_stage("extract", *_nothing_to_capture(plan))
         return plan
     session.check_shared(session.target_with_weights.folder)
     if session.cluster:
         for folder in (session.workspace.hidden(plan.capture_id), session.workspace.cache):
             folder.mkdir(parents=True, exist_ok=True)
         session.check_shared(session.workspace.hidden(plan.capture_id), written=True)
-    told_first = ["held-out rows alone: training is fed live"] if live else []
-    for i, line in enumerate([*told_first, *plan.lines()]):
-        say(f"{'extract' if i == 0 else '':<{INDENT}}{line.strip()}")
+    say_stage("extract", *plan.lines())
     check_disk(plan, session.workspace.root)
     unsure = asks(plan, choice)
     log = RunLog(ledger, "extract", build.build_id)
@@ -316,19 +377,23 @@ def extract_stage(
 
     async def main(interrupt: Interrupt) -> bool:
         with ExtractionScreen(len(plan.rows)) as screen:
-            run.announce, run.report = announce, screen.show
+            run.announce, run.watcher = announce, Watcher(screen.update, screen.show, screen.stopping)
             # one worker is enough to measure
             return await run.run(session.devices, interrupt, measure_on=1 if unsure else None)
 
     def work() -> None:
         if not run_interruptible(main):
-            raise StoppedEarly("extraction stopped; all states so far are committed.\nRun the same command to resume.")
+            captured, left = plan.captured + run.cut.rows, len(plan.rows) - run.cut.rows - run.failed
+            raise StoppedEarly(
+                f"extraction stopped: {captured:,} rows are captured, {left:,} are left.\n"
+                "Run the same command to resume."
+            )
 
     logged(log, work)
-    seconds = time.monotonic() - started
-    say(f"           captured in {clock(seconds)} ({run.cut.tokens / seconds:,.0f} tokens/s): {run.cut}")
+    took, rate = clock(time.monotonic() - started), run.cut.tokens / max(run.seconds, 1e-9)
+    say_below(f"captured in {took} ({rate:,.0f} tokens/s once started)", str(run.cut))
     if run.failed:
-        say(f"           {run.failed:,} rows set aside; `draftmill sql` with FROM hidden_failures says why")
+        say_below(f"{counted(run.failed, 'row')} set aside; `draftmill sql` with FROM hidden_failures says why")
     return plan
 
 

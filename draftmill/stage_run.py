@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from corpus.ledger.query import LedgerReader
 from corpus.runlog import RunLog
-from draftmill.interrupted import StoppedEarly
+from draftmill.interrupted import NotAgreed, StoppedEarly
 from draftmill.session import Session
 from fleet.interrupt import Interrupted
 
 T = TypeVar("T")
-STOPPED = (StoppedEarly, Interrupted, KeyboardInterrupt, asyncio.CancelledError)
+STOPPED = (StoppedEarly, NotAgreed, Interrupted, KeyboardInterrupt, asyncio.CancelledError)
 
 
 def reader(session: Session) -> LedgerReader:

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from textwrap import wrap
 from types import TracebackType
@@ -19,7 +20,6 @@ from draftmill.progress_block import progress_line, progress_lines, stopping_not
 
 if TYPE_CHECKING:
     from generation.progress import Progress
-    from training.messages import TrainProgress
 
 PLAIN_EVERY_S = 60.0
 INDENT = 11
@@ -37,6 +37,26 @@ def say_below(*sentences: str) -> None:
     for sentence in sentences:
         for line in wrap(sentence, WIDTH - INDENT):
             say(f"{'':<{INDENT}}{line}")
+
+
+def say_stage(name: str, *sentences: str) -> None:
+    """The first lines of a stage: its name, and sentences beside and below it, wrapped between words."""
+    for line in laid_out(sentences, f"{name:<{INDENT}}", " " * INDENT):
+        say(line)
+
+
+def laid_out(sentences: Iterable[str], first: str = "", below: str = "  ") -> Iterator[str]:
+    """Sentences as lines of 80 columns, one by one as they come; a name or an option is never broken.
+
+    Args:
+        first: what the first line begins with.
+        below: what all others begin with.
+    """
+    for i, sentence in enumerate(sentences):
+        yield from wrap(
+            sentence, WIDTH, initial_indent=below if i else first, subsequent_indent=below,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
 
 
 def clock(seconds: float) -> str:
@@ -154,45 +174,26 @@ class GenerationScreen(Screen):
 
 
 class ExtractionScreen(Screen):
-    """Rows, rate and time left."""
+    """What workers begin with, then rows, rate and time left; what it waits for once it stops."""
 
     def __init__(self, total: int) -> None:
         super().__init__()
         self.total = total
+        self._stopping = ""
 
     def show(self, rows: int, tokens: int, seconds: float) -> None:
-        """Called by the run after every shard."""
-        left = clock(seconds / rows * (self.total - rows)) if rows else "-"
-        self.update(f"{rows:,} of {self.total:,} rows, {tokens / max(seconds, 1e-9):,.0f} tok/s, {left} left")
-
-
-class TrainingScreen(Screen):
-    """Steps, loss, held-out acceptance and time left."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._first: tuple[int, float] | None = None
-        self._walk = ""
-
-    def show(self, progress: TrainProgress) -> None:
-        """Called by the run for every progress message."""
-        now = time.monotonic()
-        left = "-"
-        if self._first is None:
-            self._first = (progress.step, now)  # a resumed run has done steps that took none of this time
-        elif progress.step > self._first[0]:
-            per_step = (now - self._first[1]) / (progress.step - self._first[0])
-            left = clock(per_step * (progress.steps - progress.step))
-        drafts = sum(d for d, _ in progress.acceptance.values())
-        if drafts:
-            self._walk = f", held-out τ {1 + sum(a for _, a in progress.acceptance.values()) / drafts:.2f}"
-        if progress.step >= progress.steps:
-            self.update(f"step {progress.step:,}, loss {progress.loss:.3f}{self._walk}, measuring held-out rows")
+        """Called by the run before the first row and after every shard."""
+        if self._stopping:
+            self.update(self._stopping)
+        elif not rows:
+            self.update(f"capturing: 0 of {self.total:,} rows")
         else:
-            self.update(
-                f"step {progress.step:,} of {progress.steps:,}, loss {progress.loss:.3f}{self._walk}, {left} left"
-            )
+            left = clock(seconds / rows * (self.total - rows))
+            rate = f"{tokens / max(seconds, 1e-9):,.0f} tok/s"
+            self.update(f"capturing: {rows:,} of {self.total:,} rows, {rate}, {left} left")
 
-    def stopping(self) -> None:
+    def stopping(self, shards: int) -> None:
         """An interrupt was asked for."""
-        self.update("stopping: the worker writes a checkpoint; Ctrl-C again stops at once")
+        waits = f"{shards} shard{'s' if shards != 1 else ''} at work"
+        self._stopping = f"stopping after {waits}; Ctrl-C again stops at once"
+        self.update(self._stopping, now=True)

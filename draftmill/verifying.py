@@ -73,7 +73,11 @@ def _finding_lines(one: Finding) -> list[str]:
 
 
 def _indented(text: str) -> list[str]:
-    return wrap(text, WIDTH, initial_indent=" " * 10, subsequent_indent=" " * 12)
+    """Wrapped between words: the name of a file that is too long for its line has one of its own, whole."""
+    return wrap(
+        text, WIDTH, initial_indent=" " * 10, subsequent_indent=" " * 12,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def _build_of(manifest: Manifest, named: str, workspace: Workspace) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from extraction.messages import BudgetLowered, ExtractReady, SelfTestFailed, TargetConfig
+from extraction.messages import BudgetLowered, ExtractReady, SelfTestFailed, TargetConfig, WorkerAt
 
 
 class FeedRow(msgspec.Struct, frozen=True, array_like=True):
@@ -63,7 +63,7 @@ class JobFed(msgspec.Struct, frozen=True, kw_only=True, tag="fed"):
     """Copying them into the queue, waiting for room included."""
 
 
-FeedEvent = ExtractReady | BudgetLowered | SelfTestFailed | RowLeftOut | JobFed
+FeedEvent = ExtractReady | BudgetLowered | SelfTestFailed | WorkerAt | RowLeftOut | JobFed
 
 
 class FeedSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from corpus.errors import UserError
 from corpus.layers import to_vllm_ids
 from corpus.shard_writer import BYTES
-from extraction.stage import gigabytes
+from extraction.stage import counted, gigabytes, listed_ids, states_line
 
 if TYPE_CHECKING:
     import polars as pl
@@ -108,6 +108,11 @@ class InterchangePlan:
         return train_ratio(self.training_rows, self.rows.height)
 
     @property
+    def unread(self) -> pl.DataFrame:
+        """Rows whose shards are still to be read: for the dataset all of them."""
+        return self.rows.filter(~self.rows["done"]) if self.dataset_there else self.rows
+
+    @property
     def finished(self) -> bool:
         """Whether nothing is left to write."""
         return self.dataset_there and bool(self.rows["done"].all())
@@ -120,19 +125,21 @@ class InterchangePlan:
         return int(left["tokens"].sum()) * self.capture.bytes_per_token + left.height * ROW_BYTES + dataset
 
     def lines(self) -> list[str]:
-        """For a person."""
+        """For a person, a sentence each."""
         capture, held_out = self.capture, self.rows.height - self.training_rows
-        there = f"; {int(self.rows['done'].sum()):,} rows are there already" if self.rows["done"].any() else ""
+        done = int(self.rows["done"].sum())
+        there = f"; {done:,} row{'s are' if done > 1 else ' is'} there already" if done else ""
         lines = [
-            f"build {self.build_id} ({self.name}): {self.training_rows:,} rows to train on, {held_out:,} held out, "
-            f"{self.tokens:,} tokens",
-            f"  layers {_listed(capture.layer_ids)} (as speculators and vLLM count {_listed(capture.vllm_layer_ids)}) "
-            f"and the final state, in {capture.dtype}",
-            f"  {gigabytes(self.size_bytes)} to write{there}",
-            f"  {self.split_line()}",
+            f"build {self.build_id} ({self.name}): {counted(self.training_rows, 'row')} to train on, "
+            f"{held_out:,} held out, {self.tokens:,} tokens",
+            f"{states_line(capture.layer_ids, capture.final_state)}, in {capture.dtype}; as speculators and vLLM count "
+            f"layers, {listed_ids(capture.vllm_layer_ids)}",
+            f"{gigabytes(self.size_bytes)} to write{there}",
+            self.split_line(),
         ]
         if self.not_captured:
-            lines.append(f"  {self.not_captured:,} accepted answers have no states; `draftmill extract` captures them")
+            answers = f"{self.not_captured:,} accepted answer{'s have' if self.not_captured > 1 else ' has'} no states"
+            lines.append(f"{answers}; `draftmill extract` captures {'them' if self.not_captured > 1 else 'it'}")
         return lines
 
     def split_line(self) -> str:

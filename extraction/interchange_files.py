@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from corpus.artefacts import remove_temporaries, say_full_disk, sync_path, temporary_path, write_description, write_text
 from corpus.errors import UserError
-from corpus.shards import CapturedRow, ShardReader, shard_tokens
+from corpus.shards import CapturedRow, ShardReader, shard_index, shard_tokens
 from corpus.workspace import Workspace
 from extraction.interchange import DESCRIPTION, LABELS, STATES, InterchangePlan
 
@@ -42,6 +42,7 @@ def run_interchange(
     if plan.finished:
         return
     folder = plan.folder
+    _check_shards(plan, workspace)
     dataset = temporary_path(folder / "dataset")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +72,6 @@ def _write_rows(plan: InterchangePlan, workspace: Workspace, parts: _Parts, repo
             continue
         tokens = shard_tokens(hidden / str(shard))
         with ShardReader(hidden / str(shard)) as reader:
-            _check(reader, tokens, group)
             for row, shard_row, done in group.select("row", "shard_row", "done").iter_rows():
                 if not done:
                     _put_row(states / f"hs_{row}.safetensors", reader.row(shard_row))
@@ -82,14 +82,18 @@ def _write_rows(plan: InterchangePlan, workspace: Workspace, parts: _Parts, repo
             parts.add(group, [tokens[shard_row] for shard_row in group["shard_row"]])
 
 
-def _check(reader: ShardReader, tokens: Sequence[tuple[bytes, bytes]], rows: pl.DataFrame) -> None:
-    """Refuse a shard whose rows are not those of the ledger."""
-    for shard_row, response_id, length in rows.select("shard_row", "response_id", "tokens").iter_rows():
-        if reader.response_ids[shard_row : shard_row + 1] != (response_id,) or len(tokens[shard_row][1]) != length:
-            raise UserError(
-                f"{reader.path}: row {shard_row} is not the answer of {length:,} tokens that the ledger says. "
-                "Run `draftmill verify`."
-            )
+def _check_shards(plan: InterchangePlan, workspace: Workspace) -> None:
+    """Refuse shards whose rows are not those of the ledger, by their headers, before anything is written."""
+    hidden = workspace.hidden(plan.capture.capture_id)
+    for (shard,), rows in plan.unread.group_by("shard", maintain_order=True):
+        path = hidden / str(shard)
+        _, response_ids, lengths = shard_index(path)
+        for shard_row, response_id, length in rows.select("shard_row", "response_id", "tokens").iter_rows():
+            if response_ids[shard_row : shard_row + 1] != (response_id,) or lengths[shard_row] != length:
+                raise UserError(
+                    f"{path}: row {shard_row} is not the answer of {length:,} tokens that the ledger says. "
+                    "Run `draftmill verify`."
+                )
 
 
 def _put_row(path: Path, row: CapturedRow) -> None:

@@ -13,7 +13,7 @@ from corpus.manifest import Manifest
 from corpus.model_config import text_config
 from corpus.target import ResolvedTarget
 from extraction.interchange import DESCRIPTION, FORMAT, STATES, Capture, Found, InterchangePlan, plan_interchange
-from extraction.stage import plan_capture
+from extraction.stage import broken_shards, counted, plan_capture
 
 if TYPE_CHECKING:
     import polars as pl
@@ -47,7 +47,25 @@ def load_interchange(
     )  # fmt: skip
     rows, not_captured = _captured_rows(ledger, build_id, capture_id, limit)
     found, free_bytes = read_folder(folder), shutil.disk_usage(_existing(folder)).free
-    return plan_interchange(folder, manifest.name, build_id, capture, rows, not_captured, found, free_bytes)
+    plan = plan_interchange(folder, manifest.name, build_id, capture, rows, not_captured, found, free_bytes)
+    _check_shards(plan, ledger)
+    return plan
+
+
+def _check_shards(plan: InterchangePlan, ledger: Readable) -> None:
+    """Refuse to begin without every shard that is still to be read.
+
+    Raises:
+        UserError: some are gone, or of another size than the ledger says.
+    """
+    needed = set(plan.unread["shard"])
+    if broken := broken_shards(ledger, plan.capture.capture_id, needed):
+        folder = ledger.workspace.hidden(plan.capture.capture_id)
+        raise UserError(
+            f"{folder}: {len(broken):,} of {counted(len(needed), 'shard')} that the export needs "
+            f"{'is' if len(broken) == 1 else 'are'} gone or damaged, {broken[0]} first. "
+            "Run `draftmill extract` first: it captures again what was in them."
+        )
 
 
 def read_folder(folder: Path) -> Found:

@@ -58,20 +58,26 @@ def rows_that_fit(categories: Sequence[str], tokens: Sequence[int], most_tokens:
         The rows in their order. A larger `most_tokens` gives a superset, and the most rows that can be: one row more
         of the category that is due next would not fit.
     """
-    counts: dict[str, int] = {}
-    places = []
-    for row, category in enumerate(categories):
-        counts[category] = counts.get(category, 0) + 1
-        places.append((counts[category], row, category))
-    # a row is due when its category has had its part of them all: the middle of its place, as a part of the whole
-    due = sorted(((place - 0.5) / counts[category], category, row) for place, row, category in places)
     kept, left = [], most_tokens
-    for _, _, row in due:
+    for row in rows_in_turn(categories):
         if tokens[row] > left:
             break
         left -= tokens[row]
         kept.append(row)
     return sorted(kept)
+
+
+def rows_in_turn(categories: Sequence[str]) -> list[int]:
+    """All rows, in the order in which room is given to them.
+
+    A row is due when its category has had its part of them all: the middle of its place, as a part of the whole.
+    """
+    counts: dict[str, int] = {}
+    places = []
+    for row, category in enumerate(categories):
+        counts[category] = counts.get(category, 0) + 1
+        places.append((counts[category], row, category))
+    return [row for _, _, row in sorted(((place - 0.5) / counts[name], name, row) for place, row, name in places)]
 
 
 def sample_rows(tokens: Sequence[int]) -> list[int]:

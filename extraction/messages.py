@@ -123,7 +123,14 @@ class SelfTestFailed(msgspec.Struct, frozen=True, kw_only=True, tag="self_test_f
     why: str
 
 
-ExtractEvent = ExtractReady | BudgetLowered | SelfTestFailed
+class WorkerAt(msgspec.Struct, frozen=True, kw_only=True, tag="at"):
+    """What a worker does before it is ready."""
+
+    step: str
+    """A few words for a person."""
+
+
+ExtractEvent = ExtractReady | BudgetLowered | SelfTestFailed | WorkerAt
 
 
 class CapturedEntry(msgspec.Struct, frozen=True, array_like=True):

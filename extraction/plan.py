@@ -66,10 +66,11 @@ class Cut:
         """For a person: "32 batches, sizes 2 to 226, mean 31, padding 1.1%"."""
         if not self.batches:
             return "0 batches"
-        return (
-            f"{self.batches:,} batch{'es' if self.batches != 1 else ''}, sizes {self.smallest} to {self.largest}, "
-            f"mean {self.rows / self.batches:.0f}, padding {100 * self.padding:.1f}%"
-        )
+        sizes = f"sizes {self.smallest} to {self.largest}, mean {self.rows / self.batches:.0f}"
+        if self.smallest == self.largest:
+            sizes = f"{self.largest} row{'s' if self.largest != 1 else ''}{' each' if self.batches != 1 else ''}"
+        batches = f"{self.batches:,} batch{'es' if self.batches != 1 else ''}"
+        return f"{batches}, {sizes}, padding {100 * self.padding:.1f}%"
 
 
 def plan_batches(lengths: Sequence[int], budgets: Budgets, max_rows: int = MAX_ROWS, align: int = 1) -> list[Batch]:

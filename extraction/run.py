@@ -13,6 +13,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -40,6 +41,7 @@ from extraction.messages import (
     ExtractReceipt,
     ExtractRow,
     SelfTestFailed,
+    WorkerAt,
     align_of,
     decode_event,
     shard_name,
@@ -60,12 +62,28 @@ STATES_KEPT = "What was captured is kept"
 Report = Callable[[int, int, float], None]
 
 
+@dataclass(frozen=True)
+class Watcher:
+    """Who is told how a run goes.
+
+    Attributes:
+        step: with what the workers are at before the first row: a few words.
+        report: with (rows done, tokens done, seconds since the first worker was ready), at first of none, then after
+            every shard.
+        stopping: with the shards that the run waits for, once an interrupt was asked for.
+    """
+
+    step: Callable[[str], None] = lambda words: None
+    report: Report = lambda rows, tokens, seconds: None
+    stopping: Callable[[int], None] = lambda shards: None
+
+
 class ExtractionRun:
     """One run of extraction over a plan.
 
     Args:
         announce: called once with what a worker measured, before the first row; it may raise to stop.
-        report: called with (rows done, tokens done, seconds) after every shard.
+        watcher: told how it goes.
         launch: how a worker is started; on other machines the capture's folder must be theirs too.
     """
 
@@ -78,19 +96,22 @@ class ExtractionRun:
         log: RunLog,
         *,
         announce: Callable[[Announcement], None] = lambda announcement: None,
-        report: Report = lambda rows, tokens, seconds: None,
+        watcher: Watcher = Watcher(),  # frozen
         launch: Launch = WorkerProcess,
         factory: str = "extraction.start:create",
     ) -> None:
         self.plan, self.manifest, self.target, self.ledger, self.log = plan, manifest, target, ledger, log
-        self.announce, self.report, self.launch, self.factory = announce, report, launch, factory
+        self.announce, self.watcher, self.launch, self.factory = announce, watcher, launch, factory
         self.folder = ledger.workspace.hidden(plan.capture_id)
         self.cut = Cut()
         """How all shards were cut, together."""
         self.failed = 0
         """Rows set aside."""
+        self.seconds = 0.0
+        """Since the first worker was ready."""
         self._ready: dict[str, ExtractReady] = {}
         self._untrusted = ""
+        self._cut_short = False
         self._items: dict[str, list[int]] = {}
 
     async def run(self, devices: Sequence[Device], interrupt: Interrupt, measure_on: int | None = None) -> bool:
@@ -133,28 +154,43 @@ class ExtractionRun:
         began = time.monotonic()
         rows_done = tokens_done = 0
         interrupt.can_drain = True
-        while True:
-            if self._untrusted:
-                raise UserError(f"extraction stopped: {self._untrusted}")
-            while waiting and pool.pending < AHEAD_PER_DEVICE * len(devices) and not interrupt.asked.is_set():
-                self._submit(pool, waiting.popleft(), tokens)
-            if interrupt.asked.is_set():
-                await pool.drain(DRAIN_S)
-            outcome = await pool.next_outcome()
-            if outcome is None:
-                break
-            rows = self._items.pop(outcome.item_id)
-            if isinstance(outcome, Failed):
-                halves = await self._given_back(outcome, rows)
-                waiting.extendleft(halves)
-                rows_done += 0 if halves else len(rows)
-            else:
-                receipt = msgspec.msgpack.decode(outcome.payload, type=ExtractReceipt)
-                await self._enter(receipt, outcome)
-                rows_done += len(rows)
-                tokens_done += receipt.tokens
-            self.report(rows_done, tokens_done, time.monotonic() - began)
+        self.watcher.report(0, 0, 0.0)
+        draining = asyncio.create_task(self._drain(pool, interrupt))
+        try:
+            while True:
+                if self._untrusted:
+                    raise UserError(f"extraction stopped: {self._untrusted}")
+                while waiting and pool.pending < AHEAD_PER_DEVICE * len(devices) and not interrupt.asked.is_set():
+                    self._submit(pool, waiting.popleft(), tokens)
+                outcome = await pool.next_outcome()
+                if outcome is None:
+                    break
+                rows = self._items.pop(outcome.item_id)
+                if isinstance(outcome, Failed) and self._cut_short:
+                    continue  # ended here, and no row is to blame
+                if isinstance(outcome, Failed):
+                    halves = await self._given_back(outcome, rows)
+                    waiting.extendleft(halves)
+                    rows_done += 0 if halves else len(rows)
+                else:
+                    receipt = msgspec.msgpack.decode(outcome.payload, type=ExtractReceipt)
+                    await self._enter(receipt, outcome)
+                    rows_done += len(rows)
+                    tokens_done += receipt.tokens
+                self.seconds = time.monotonic() - began
+                self.watcher.report(rows_done, tokens_done, self.seconds)
+        finally:
+            draining.cancel()
         return not interrupt.asked.is_set()
+
+    async def _drain(self, pool: Pool, interrupt: Interrupt) -> None:
+        """Once it is asked for: hand out nothing more, and end what does not end in time."""
+        await interrupt.asked.wait()
+        self.watcher.stopping(pool.in_flight)
+        await pool.drain(DRAIN_S)
+        if pool.in_flight:
+            self._cut_short = True
+            await pool.stop()
 
     def _cut_into_items(self, devices: Sequence[Device]) -> list[list[int]]:
         """Shards as the first worker that is up would cut their rows; the others cut theirs by what they measured."""
@@ -234,6 +270,8 @@ class ExtractionRun:
                 )
             case SelfTestFailed(why=why):
                 self._untrusted = f"{device.label}: {why}"
+            case WorkerAt(step=step) if not self._ready:
+                self.watcher.step(step)
 
     def _meta(self) -> ShardMeta:
         """What all shards of the run share."""

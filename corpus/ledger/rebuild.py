@@ -112,7 +112,8 @@ def _named_responses(ledger: LedgerWriter) -> set[str]:
     broken = [shard for shard, sha256 in named.items() if not digests.is_whole(folder / shard, sha256)]
     if broken:
         raise UserError(
-            f"{folder}: {len(broken):,} of {len(named):,} shards that the ledger names are gone or damaged, "
+            f"{folder}: {len(broken):,} of {len(named):,} shard{'s' if len(named) != 1 else ''} that the ledger names "
+            f"{'are' if len(broken) != 1 else 'is'} gone or damaged, "
             f"{broken[0]} first. Put them back, or run `draftmill ledger rebuild`: their answers are then made again."
         )
     digests.save()

@@ -43,11 +43,13 @@ def export_states(
     from corpus.workspace import Workspace
     from draftmill.exporting_states import plan_states, run_states
     from draftmill.session import Session
+    from draftmill.terminal import laid_out
 
     session = Session(manifest, Workspace(workspace), limit=limit)
     _ = session.manifest
     plan = plan_states(session, folder)
-    for line in plan.lines():
+    for line in laid_out(plan.lines()):
         typer.echo(line)
     if not dry_run:
-        typer.echo(run_states(plan, session))
+        for line in laid_out([run_states(plan, session)], below=""):
+            typer.echo(line)

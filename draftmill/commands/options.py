@@ -72,8 +72,8 @@ MaxDisk = Annotated[
         "--max-disk",
         metavar="SIZE",
         parser=size_bytes,
-        help="Keep this build's states below SIZE (500GB, 1.5TB, 2TiB): the first rows of the nested order, category "
-        "shares kept.",
+        help="Keep this build's states below SIZE (500GB, 1.5TB, 2TiB; a number alone is bytes): the first rows of the "
+        "nested order, category shares kept.",
     ),
 ]
 DrafterForm = Annotated[

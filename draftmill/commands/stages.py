@@ -67,6 +67,7 @@ def run(
         plan = pipeline.build_plan(session, reader)
         _print(pipeline.build_lines(plan))
         _print(pipeline.generation_lines(session, reader, plan))
+        _print(pipeline.later_lines(session, reader, plan))
         return
     pipeline.run_all(session, serve)
 
@@ -138,7 +139,7 @@ def extract(
     choice = Choice(max_disk, retry_set_aside, yes)
     if dry_run:
         reader = stage_run.reader(session)
-        _print(pipeline.extraction_plan(session, reader, pipeline.build_plan(session, reader), choice).lines())
+        _print(pipeline.extraction_lines(session, reader, pipeline.build_plan(session, reader), choice))
         return
     _with_build(session, "extract", lambda s, ledger, b: pipeline.extract_stage(s, ledger, b, choice))
 

@@ -130,7 +130,7 @@ def test_answers_that_are_gone_or_damaged_are_refused_and_made_again_after_a_reb
 ) -> None:
     wanted = set(query(broken.workspace, "SELECT response_id FROM build_responses").rows())
     damage(one(broken, "responses/*.parquet"), way)
-    with pytest.raises(UserError, match="1 of 1 shards that the ledger names are gone or damaged") as caught:
+    with pytest.raises(UserError, match="1 of 1 shard that the ledger names is gone or damaged") as caught:
         again(broken)
     assert "draftmill ledger rebuild" in str(caught.value)
     assert "\n" not in str(caught.value)

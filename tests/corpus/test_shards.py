@@ -140,6 +140,36 @@ def test_a_torn_file_is_one_line(tmp_path: Path, keep: int) -> None:
         assert "\n" not in str(caught.value)
 
 
+def test_a_path_may_be_a_string(tmp_path: Path) -> None:
+    path = write_shard(tmp_path / "a.safetensors", make_rows([3, 2]), META).path
+    assert shard_index(str(path)) == shard_index(path)
+    assert shard_tokens(str(path)) == shard_tokens(path)
+    assert capture_body(str(path)) == capture_body(path)
+    with ShardReader(str(path)) as reader:
+        assert len(reader) == 2
+        assert reader.path == path
+
+
+def test_a_mistake_of_the_caller_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_shard(tmp_path / "a.safetensors", make_rows([3, 2]), META).path
+
+    def closed(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    for read in (ShardReader, capture_body, shard_index, shard_tokens):
+        with pytest.raises(UserError, match="is a folder") as folder:
+            read(tmp_path)
+        with pytest.raises(TypeError):
+            read(None)  # type: ignore[arg-type]
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "open", closed)
+            with pytest.raises(UserError, match=r"cannot be read \(Permission denied\)") as refused:
+                read(path)
+        for caught in (folder, refused):
+            assert not isinstance(caught.value, DamagedError)
+            assert "Remove it" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["input_ids", "loss_mask"])
 def test_tokens_that_are_no_number_a_token_are_one_line(tmp_path: Path, name: str) -> None:
     path = write_shard(tmp_path / "a.safetensors", make_rows([3, 2]), META).path

@@ -12,8 +12,10 @@ from typing import Any
 import duckdb
 import pytest
 
+from corpus.ledger.findings import Finding
 from corpus.ledger.query import query
 from draftmill.app import run_app
+from draftmill.verifying import proof_lines
 
 World = Any
 
@@ -174,3 +176,14 @@ def test_a_lock_that_is_damaged_hides_its_build_alone(copy: World, capsys: Any) 
     code, _, errors = verified(copy, str(copy.root / "large.yaml"), capsys=capsys)
     assert code == 2
     assert "is not built in" in errors
+
+
+def test_the_name_of_a_file_is_never_broken(finished: World) -> None:
+    name = f"{'0123456789abcdef' * 6}.safetensors"
+    finding = Finding(
+        "hidden shards", 1, 1, (f"a-b {name}: not a whole hidden-state shard (3 bytes, expected 9)",), "1", (), "", None
+    )
+    lines = proof_lines([finding], finished.workspace)
+    (line,) = [line for line in lines if name in line]
+    assert line.strip() == f"{name}:"
+    assert all(len(other) <= 80 for other in lines if other != line)

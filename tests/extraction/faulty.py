@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -136,3 +137,17 @@ class Ones:
 
     def close(self) -> None:
         """Nothing to let go of."""
+
+
+def create_stuck(config: bytes, emit: Emit) -> Ones:
+    """A worker that starts at once and never ends a shard."""
+    return Stuck(msgspec.msgpack.decode(config, type=ExtractConfig), emit)
+
+
+class Stuck(Ones):
+    """It waits for ever."""
+
+    async def handle(self, item: bytes) -> bytes:
+        """Never answers."""
+        await asyncio.Event().wait()
+        return item

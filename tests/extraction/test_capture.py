@@ -24,7 +24,15 @@ from extraction.budget import Budgets
 from extraction.capture import Capture, find_layers
 from extraction.forwards import capture_rows
 from extraction.limits import Limits
-from extraction.messages import ExtractConfig, ExtractItem, ExtractReceipt, ExtractRow, SelfTestFailed, decode_event
+from extraction.messages import (
+    ExtractConfig,
+    ExtractItem,
+    ExtractReceipt,
+    ExtractRow,
+    SelfTestFailed,
+    WorkerAt,
+    decode_event,
+)
 from extraction.outlet import Outlet
 from extraction.plan import Cut
 from extraction.selftest import check_capture
@@ -94,12 +102,15 @@ def item_of(rows: list[list[int]], name: str = "one") -> ExtractItem:
 
 
 async def handled(config: ExtractConfig, *items: ExtractItem) -> tuple[list[ExtractReceipt], list[Any]]:
-    """What a worker's handler answers to items that it has at once, and what it says beside."""
+    """What a worker's handler answers to items that it has at once, and what it says beside, once it is ready."""
     said: list[Any] = []
     handler = create(msgspec.msgpack.encode(config), lambda data: said.append(decode_event(data)))
     answers = await asyncio.gather(*[handler.handle(msgspec.msgpack.encode(item)) for item in items])
     handler.close()
-    return [msgspec.msgpack.decode(answer, type=ExtractReceipt) for answer in answers], said
+    begun = [event.step for event in said if isinstance(event, WorkerAt)]
+    tested = ["self-test of the states"] if config.sample else []
+    assert begun == ["loading the target", *tested, "measuring what a batch takes"]
+    return [msgspec.msgpack.decode(answer, type=ExtractReceipt) for answer in answers], said[len(begun) :]
 
 
 def test_a_shard_equals_a_plain_unpadded_forward(target: Path, tmp_path: Path) -> None:
@@ -324,7 +335,7 @@ def test_the_self_test_stops_a_worker_and_says_so(
     said: list[Any] = []
     with pytest.raises(UserError, match="capture self-test: layer 0 differs"):
         create(msgspec.msgpack.encode(config_of(any_target, tmp_path)), lambda data: said.append(decode_event(data)))
-    assert isinstance(said[0], SelfTestFailed)
+    assert isinstance(said[-1], SelfTestFailed)
 
 
 Capture_packed = Capture.packed

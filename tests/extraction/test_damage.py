@@ -46,7 +46,7 @@ def test_a_shard_that_is_gone_or_cut_is_forgotten_and_another_one_stays(
         assert adopt(ledger) == 0
         assert named(ledger) == ["r3"]
         assert ledger.rows("SELECT shard FROM hidden_shards") == [("b.safetensors",)]
-    assert "`draftmill extract` captures them again" in caplog.text
+    assert "`draftmill extract` captures again what was in them" in caplog.text
     assert not path.exists()
 
 

@@ -395,6 +395,7 @@ def test_a_dry_run_prints_and_writes_nothing(
 ) -> None:
     assert run_app(captured.command(tmp_path / "states", "--dry-run")) == 0
     out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
     assert f"{NOT_CAPTURED} accepted answers have no states" in out
     assert captured.build_id in out
     assert not (tmp_path / "states").exists()
@@ -411,9 +412,30 @@ def test_a_shard_that_is_not_what_the_ledger_says_stops_it(captured: Captured, t
             run_interchange(replace(plan, rows=plan.rows.with_columns(change)), captured.world.workspace)
     with pytest.raises(UserError, match="no such shard"):
         run_interchange(replace(plan, rows=plan.rows.with_columns(shard=pl.lit("z"))), captured.world.workspace)
-    assert not (plan.folder / "state.json").exists()
-    assert not list(plan.folder.rglob("hs_*"))
-    assert not list(plan.folder.rglob(".*.tmp"))
+    assert not plan.folder.exists()
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_shards_that_are_gone_or_cut_are_found_before_anything_is_written(
+    captured: Captured, tmp_path: Path, capsys: pytest.CaptureFixture[str], gone: bool
+) -> None:
+    folder = captured.world.workspace.hidden(captured.capture_id)
+    paths = [folder / f"{i}.safetensors" for i in (1, 3)]
+    kept = [path.read_bytes() for path in paths]
+    try:
+        for path, data in zip(paths, kept, strict=True):
+            path.unlink()
+            if not gone:
+                path.write_bytes(data[:-1])
+        for options in ([], ["--dry-run"]):
+            said = (
+                "2 of 4 shards that the export needs are gone or damaged, 1.safetensors first. Run `draftmill extract`"
+            )
+            refused(captured.command(tmp_path / "states", *options), said, capsys)
+    finally:
+        for path, data in zip(paths, kept, strict=True):
+            path.write_bytes(data)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_is_one_line_and_what_is_whole_stays(

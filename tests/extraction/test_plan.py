@@ -11,7 +11,7 @@ from corpus.manifest_file import parse_manifest
 from extraction.budget import Budgets, band_of
 from extraction.items import MAX_BYTES, SAMPLE_ROWS, SAMPLE_TOKENS, plan_items, rows_that_fit, sample_rows
 from extraction.plan import MIN_SAVED_TOKENS, WASTE, Batch, Cut, cut_of, halve, plan_batches
-from extraction.stage import target_layers
+from extraction.stage import gigabytes, states_line, target_layers
 
 LENGTHS = st.lists(st.integers(1, 3000), max_size=80)
 BANDS = [256, 512, 1024, 2048, 4096]
@@ -174,3 +174,46 @@ def test_a_self_test_takes_a_few_short_rows_from_end_to_end(tokens: list[int]) -
         assert (min(taken), max(taken)) == (min(short), max(short))
     else:
         assert taken == sorted(filter(None, tokens))[:1]  # nothing is short enough: the shortest there is
+
+
+def test_a_layer_that_is_named_twice_or_features_beside_a_list_are_refused_with_a_next_step() -> None:
+    with pytest.raises(UserError, match=r"\[3, 0, 3\], which names 3 more than once\. Name each layer once"):
+        target_layers(parse_manifest(MANIFEST.replace("LAYERS", "[3, 0, 3]"), "m.yaml"), 8)
+    with pytest.raises(UserError, match=r"features is used with layers: auto only, .*; remove one of them"):
+        parse_manifest(MANIFEST.replace("LAYERS", "[0, 3], features: 2"), "m.yaml")
+
+
+@pytest.mark.parametrize(
+    ("ids", "final", "said"),
+    [
+        ((3,), False, "layer 3, no final state"),
+        ((1, 8, 14), True, "layers 1, 8, 14 and the final state"),
+        (tuple(range(30)), True, "layers 0 to 29 and the final state"),
+        ((0, 1, 5, 6, 7, 9), False, "layers 0, 1, 5 to 7, 9, no final state"),
+    ],
+)
+def test_the_states_of_a_token_in_words(ids: tuple[int, ...], final: bool, said: str) -> None:
+    assert states_line(ids, final) == said
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        (5, "5 bytes"),
+        (999, "999 bytes"),
+        (1000, "1.0 kB"),
+        (2_500_000, "2.50 MB"),
+        (5e11, "500.00 GB"),
+        (2e12, "2.00 TB"),
+    ],
+)
+def test_sizes_in_words(size: float, said: str) -> None:
+    assert gigabytes(size) == said
+
+
+def test_batches_of_one_size_say_it_once() -> None:
+    lengths = [4, 4, 4, 4, 4, 4]
+    three = [Batch((0, 1, 2), 4), Batch((3, 4, 5), 4)]
+    assert str(cut_of(three, lengths)) == "2 batches, 3 rows each, padding 0.0%"
+    assert str(cut_of(three[:1], lengths)) == "1 batch, 3 rows, padding 0.0%"
+    assert str(cut_of([Batch((0,), 4)], lengths)) == "1 batch, 1 row, padding 0.0%"

@@ -266,7 +266,9 @@ def test_what_is_large_is_told_and_begun_only_when_agreed_to(
     said = capsys.readouterr().err
     assert re.search(r"draftmill: extract: this writes \d+\.\d+ [kM]B\. Add --yes to begin, --max-disk SIZE", said)
     assert re.search(
-        r"writes \d+\.\d+ [kM]B; \S+ [GT]B are free\n +about 0:\d\d at the measured rate with 2 workers", said
+        r"writes \d+\.\d+ [kM]B; \S+ [GT]B are free\n"
+        r" +about 0:\d\d with 2 workers at the measured rate \([\d,]+ tokens/s\)\n",
+        said,
     )
     assert told.ask("SELECT count(*) FROM hidden_rows") == before
     assert run_app([*command, "--yes"]) == 0
