@@ -443,9 +443,9 @@ class Live(Section):
     drafters: Positive | Auto = "auto"
     """Workers that train, one a device; auto: the devices that are left. On one device both share it."""
     queue_gb: Annotated[float, Field(gt=0)] | Auto = "auto"
-    """Bound of the queue between them, in GB of shared memory; auto: room for four packs a worker."""
+    """Bound of the queue between them, in GB of memory; it must hold the largest pack. auto: room for four packs a worker."""
     average_every: Positive = 50
-    """Steps of each drafter between rounds, in which they average their weights."""
+    """Each drafter's own steps between rounds, in which all become their mean; no effect with one drafter."""
     holdout_rows: Positive = 1024
     """Most held-out rows that are captured to disk, category shares kept: what acceptance is measured on."""
 
@@ -464,7 +464,7 @@ class Training(Section):
     sliding_window: Positive = 2048
     """Window of those layers, in tokens."""
     anchors_per_document: Positive = 512
-    """Most anchors of one document and epoch."""
+    """Most anchors of one document and epoch; fewer take less memory."""
     gamma: Annotated[float, Field(gt=0)] = 4.0
     """Slot k has weight exp(-(k-1)/gamma) in the loss (loss_weights: decay)."""
     loss_weights: Literal["decay", "d_pace"] = "decay"
@@ -478,7 +478,7 @@ class Training(Section):
     live: Live = Live()
     """Workers and queue of the live feed."""
     init_from: str | None = None
-    """Start from a published drafter: a folder in z-lab's format or a Hub id. Its shape must be the one asked for here."""
+    """Start from a published drafter: a folder (z-lab's or speculators' format, relative to where you run) or a Hub id. Its shape must be the one asked for here."""
     epochs: Positive = 6
     """Passes over the training rows; anchors are drawn anew in each."""
     tokens_per_batch: Annotated[int, Field(ge=16)] | Auto = "auto"
@@ -498,7 +498,7 @@ class Training(Section):
     mask_token_id: Annotated[int, Field(ge=0)] | Auto = "auto"
     """An embedding row that text never uses; auto finds one that is neither end nor pad."""
     checkpoint_every: Positive = 200
-    """Steps between checkpoints; held-out acceptance is measured at each."""
+    """Steps, of all drafters together, between checkpoints; at most 256 held-out rows are walked at each."""
     seed: Seed | None = None
     """Seed of initial weights, anchors and order. Default: the manifest's seed."""
 

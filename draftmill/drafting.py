@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from textwrap import wrap
 
 from corpus.building import BuildPlan
 from corpus.columns import table
 from corpus.ledger.writer import LedgerWriter, Readable
-from corpus.model_config import text_config
 from corpus.runlog import RunLog
+from draftmill.drafter_memory import drafter_memory
 from draftmill.interrupted import StoppedEarly
 from draftmill.live_feed import live_run
 from draftmill.session import Session
 from draftmill.stage_run import logged, reader
-from draftmill.terminal import INDENT, WIDTH, Screen, clock, say, say_below
+from draftmill.terminal import INDENT, Screen, clock, say, say_below
 from draftmill.training_block import measured_lines
 from draftmill.training_screen import TrainingScreen
 from extraction.stage import plan_capture
@@ -22,12 +21,10 @@ from fleet.interrupt import Interrupt, run_interruptible
 from training.contract import contract_of_item, require
 from training.export_speculators import Form
 from training.exporting import ExportPlan, copy_export, plan_export, write_untrained
-from training.memory import estimate
 from training.messages import TrainSummary
-from training.plan import TrainingPlan, computes_again, largest_pack, pack_budget, plan_training, train_item
+from training.plan import TrainingPlan, plan_training, train_item
 from training.run import cpu_threads, is_trained, run_training
 from training.serve import Served, exported, read_drafter, serve_check
-from training.shape import shape_for_target
 
 
 def training_plan(session: Session, ledger: Readable, build: BuildPlan) -> TrainingPlan:
@@ -92,43 +89,7 @@ def training_lines(session: Session, plan: TrainingPlan, ledger: Readable) -> li
     item = train_item(plan, session.manifest, session.target, ledger, device, 0)
     require(contract_of_item(item, max_model_len=session.manifest.target.max_model_len))
     agreed = "training, states and serving agree: RoPE, layers, causality, vocabulary, norms"
-    return [*plan.lines(), *memory_lines(session, plan), *(live.lines() if live else []), agreed]
-
-
-def memory_lines(session: Session, plan: TrainingPlan) -> list[str]:
-    """What the first step will take, estimated before anything is loaded."""
-    section, device = session.manifest.training, session.local_devices[-1]
-    on_gpu = device.kind != "cpu"
-    budget = pack_budget(section.tokens_per_batch, device)
-    tokens, anchors = largest_pack(plan, budget, section.anchors_per_document)
-    shape = shape_for_target(
-        session.target.folder,
-        target_layer_ids=plan.layer_ids,
-        draft_layers=section.draft_layers,
-        block_size=section.block_size,
-        mask_token_id=0,
-        sliding_layers=section.sliding_layers,
-        sliding_window=section.sliding_window,
-    )
-    found = estimate(
-        shape,
-        tokens_per_batch=tokens,
-        anchors=anchors,
-        on_gpu=on_gpu,
-        checkpoint_layers=computes_again(section.activation_checkpointing, device),
-        kl=section.labels == "kl",
-        tied=bool(text_config(session.target.config).get("tie_word_embeddings")),
-    )
-    largest = sorted(found.lines, key=lambda line: -line.size_bytes)[:2]
-    parts = ", ".join(f"{line.size_bytes / 1e9:.2f} {line.name}" for line in largest)
-    lines = [f"packs of at most {tokens:,} tokens and {anchors:,} anchors"]
-    lines.append(f"a drafter takes about {found.total_bytes / 1e9:.2f} GB: {parts}")
-    if device.memory_bytes and found.total_bytes > device.memory_bytes:
-        lines.append(
-            f"warning: {device.label} has {device.memory_bytes / 1e9:.2f} GB; lower training.tokens_per_batch or "
-            "anchors_per_document, or set activation_checkpointing: true"
-        )
-    return [part for line in lines for part in wrap(line, WIDTH - INDENT)]
+    return [*plan.lines(), *drafter_memory(session, plan).text_lines(), *(live.lines() if live else []), agreed]
 
 
 def serve_stage(

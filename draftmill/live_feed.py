@@ -11,6 +11,7 @@ from corpus.ledger.writer import LedgerWriter
 from corpus.model_config import text_config
 from corpus.packs import pack_bytes
 from corpus.runlog import RunLog
+from draftmill.drafter_memory import drafter_memory
 from draftmill.session import Session
 from draftmill.training_screen import TrainingScreen
 from extraction.configuration import feed_config
@@ -64,8 +65,10 @@ class LiveRun:
         target = session.target_with_weights
         rows = [feed_row(row) for row in plan.live]
         tokens = [row.tokens for row in plan.live]
+        shared = self.crew.targets == self.crew.drafters
+        others = drafter_memory(session, plan).estimate.total_bytes if shared else 0
         configs = [
-            feed_config(session.manifest, target, device, session.workspace, rows, tokens, self.job_tokens)
+            feed_config(session.manifest, target, device, session.workspace, rows, tokens, self.job_tokens, others)
             for device in self.crew.targets
         ]
         producers = Producers(
@@ -107,8 +110,8 @@ def live_run(session: Session, plan: TrainingPlan) -> LiveRun:
         pack_bytes(tokens, states, hidden, session.manifest.extraction.dtype) for tokens in (max(lengths), budget)
     )
     room = queue_bytes(section.live, largest, usual, len(crew.targets) + len(crew.drafters))
-    jobs = (lengths[i : i + PACKS_OF_A_JOB] for i in range(0, len(lengths), PACKS_OF_A_JOB))
-    return LiveRun(session, plan, crew, room, max(map(sum, jobs)))
+    # whichever packs are left after a resume come together
+    return LiveRun(session, plan, crew, room, sum(sorted(lengths)[-PACKS_OF_A_JOB:]))
 
 
 def feed_row(row: LiveRow) -> FeedRow:

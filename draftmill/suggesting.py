@@ -5,6 +5,7 @@ Reads the published ledger alone, takes no lock. The manifest that it starts fro
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections import defaultdict
@@ -18,6 +19,7 @@ from ruamel.yaml.error import YAMLError
 
 from corpus.artefacts import write_atomically
 from corpus.errors import UserError, first_line
+from corpus.identity import LEFT_OUT
 from corpus.ledger.query import LedgerReader
 from corpus.manifest_edit import with_values
 from corpus.manifest_file import load_manifest
@@ -35,17 +37,18 @@ AS_SERVED = ("walk", "vllm")
 
 TRAINED = """
 SELECT n.category, n.rows, a.acceptance_length, a.low, a.high
-FROM drafters own
-JOIN drafters d ON d.algorithm = own.algorithm AND d.capture_id = own.capture_id AND d.training = own.training
+FROM drafters d
 JOIN (
     SELECT r.drafter_id, b.build_id, b.category, count(*) AS rows
     FROM drafter_responses r JOIN build_responses b USING (response_id) GROUP BY ALL
 ) n ON n.drafter_id = d.drafter_id AND n.build_id = d.build_id
 JOIN acceptance_by_category a ON a.drafter_id = d.drafter_id AND a.build_id = d.build_id AND a.category = n.category
-WHERE own.drafter_id = ? AND a.measured_by = ? AND a.acceptance_length IS NOT NULL
+WHERE list_contains(?::VARCHAR[], d.drafter_id) AND a.measured_by = ? AND a.acceptance_length IS NOT NULL
 ORDER BY ALL
 """
-"""Rows and acceptance of every drafter that was trained as this one, on whatever build."""
+"""Rows and acceptance of drafters, each on its own build."""
+RESULTS = {"best_step", "mask_token_id"}
+"""Keys of a drafter's training that a run found, and nobody asked for."""
 
 
 @dataclass(frozen=True)
@@ -202,9 +205,25 @@ def read_evidence(ledger: Readable, drafter: str | None, build_id: str | None, m
         counts[measured_by] += count or 0
     chosen = max(by, key=lambda one: (sum(m.low is not None for m in by[one].values()), AS_SERVED.index(one)))
     builds: dict[str, list[Build]] = defaultdict(list)
-    for category, trained, tau, low, high in ledger.rows(TRAINED, drafter_id, chosen):
+    for category, trained, tau, low, high in ledger.rows(TRAINED, trained_alike(ledger, drafter_id), chosen):
         builds[category].append(Build(trained, Measured(tau, low, high)))
     return Evidence(drafter_id, measured_on or "", chosen, counts[chosen], by[chosen], builds)
+
+
+def trained_alike(ledger: Readable, drafter_id: str) -> list[str]:
+    """Drafters that were trained as this one, itself among them, on whatever build."""
+    rows = ledger.rows("SELECT drafter_id, algorithm, capture_id, training::VARCHAR FROM drafters ORDER BY drafter_id")
+
+    def how(row: Sequence[Any]) -> tuple[Any, ...]:
+        training = json.loads(row[3]) if row[3] else {}
+        live = training.pop("live", None) or {}
+        kept = {key: value for key, value in training.items() if key not in RESULTS | LEFT_OUT["drafter"].keys()}
+        if training.get("feed") == "live":
+            kept["live"] = {key: value for key, value in live.items() if f"live.{key}" not in LEFT_OUT["drafter"]}
+        return row[1], row[2], json.dumps(kept, sort_keys=True)
+
+    own = next((how(row) for row in rows if row[0] == drafter_id), None)
+    return [row[0] for row in rows if own is not None and how(row) == own]
 
 
 def _measured_last(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from corpus.columns import table
 from draftmill.terminal import clock
-from fleet.gang import Account
+from fleet.gang import Account, Depth
 from training.messages import AcceptanceRow, SlotSums, TrainProgress
 
 SLOTS = (1, 2, 4, 8)
@@ -14,7 +14,7 @@ SLOTS = (1, 2, 4, 8)
 MEASURES = ("walk", "anchors", "ddtree_8", "ddtree_16", "ddtree_32")
 
 
-def training_line(progress: TrainProgress, tokens_per_s: float, left_s: float | None, queue: Account | None) -> str:
+def training_line(progress: TrainProgress, tokens_per_s: float, left_s: float | None, queue: Depth | None) -> str:
     """Where the run is, in one line.
 
     Args:
@@ -59,7 +59,7 @@ def category_lines(sums: Mapping[str, SlotSums], walked: Mapping[str, tuple[int,
     return table(heads, rows)
 
 
-def idle_lines(account: Account) -> list[str]:
+def idle_lines(account: Account | Depth) -> list[str]:
     """Each worker's idle share, of a run that is fed live."""
     return [
         f"{what} idle " + ", ".join(f"{one.idle_share:.0%}" for one in account.members if one.role == role)

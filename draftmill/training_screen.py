@@ -6,7 +6,7 @@ import time
 
 from draftmill.terminal import Screen
 from draftmill.training_block import category_lines, idle_lines, training_line
-from fleet.gang import Account
+from fleet.gang import Depth
 from training.messages import TrainProgress
 
 
@@ -19,7 +19,8 @@ class TrainingScreen(Screen):
         self._last: TrainProgress | None = None
         self._walked: dict[str, tuple[int, int]] = {}
         self._rates: dict[int, float] = {}
-        self._queue: Account | None = None
+        self._queue: Depth | None = None
+        self._stops = False
 
     def show(self, progress: TrainProgress) -> None:
         """Called by the run for every progress message."""
@@ -32,11 +33,12 @@ class TrainingScreen(Screen):
         self._walked |= progress.acceptance
         self._rates[progress.worker] = progress.tokens_per_s
         self._last = progress
-        self.update(training_line(progress, sum(self._rates.values()), left_s, self._queue))
+        if not self._stops:
+            self.update(training_line(progress, sum(self._rates.values()), left_s, self._queue))
 
-    def fed(self, account: Account) -> None:
+    def fed(self, depth: Depth) -> None:
         """Called every few seconds by a run that is fed live."""
-        self._queue = account
+        self._queue = depth
 
     def lines(self, width: int, height: int) -> list[str]:
         """The line, and below it the table as far as there is room."""
@@ -50,4 +52,5 @@ class TrainingScreen(Screen):
 
     def stopping(self) -> None:
         """An interrupt was asked for."""
+        self._stops = True
         self.update("stopping: a checkpoint is written first; Ctrl-C again stops at once", now=True)

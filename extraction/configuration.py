@@ -51,6 +51,7 @@ def feed_config(
     rows: Sequence[FeedRow],
     tokens: Sequence[int],
     job_tokens: int,
+    leave_bytes: int = 0,
 ) -> FeedConfig:
     """What a target worker that feeds drafters is told.
 
@@ -58,6 +59,7 @@ def feed_config(
         rows: every row that it may be asked for.
         tokens: of each row, prompt and answer.
         job_tokens: of the largest job.
+        leave_bytes: of the device, for whoever else works on it.
 
     Raises:
         UserError: as target_config.
@@ -67,5 +69,6 @@ def feed_config(
         responses_dir=str(workspace.responses),
         cache_dir=str(workspace.cache),
         job_tokens=job_tokens,
+        leave_bytes=leave_bytes,
         sample=tuple(rows[i] for i in sample_rows(tokens)),
     )

@@ -32,6 +32,8 @@ class FeedConfig(TargetConfig, frozen=True, kw_only=True):
     """Where token ids may lie as long as the worker lives."""
     job_tokens: int
     """Tokens of the largest job: the worker holds the states of a whole one on its device."""
+    leave_bytes: int = 0
+    """Of the device, for whoever else works on it."""
     sample: tuple[FeedRow, ...] = ()
     """A few rows for the self-test."""
 

@@ -73,7 +73,10 @@ class Feeder:
         try:
             sample = [unpack_ids(self._take(row).token_ids) for row in config.sample]
             self.capture, self._limits = load_target(
-                config, sample, lambda capture: Held(tokens=config.job_tokens), self._tell
+                config,
+                sample,
+                lambda capture: Held(tokens=config.job_tokens, others_bytes=config.leave_bytes),
+                self._tell,
             )
         except BaseException:
             self._tokens.close()

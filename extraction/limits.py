@@ -39,6 +39,8 @@ class Held:
     """Whole batches as large as it: on their way out."""
     tokens: int = 0
     """Of earlier batches, whatever their size."""
+    others_bytes: int = 0
+    """What somebody else needs of the device."""
 
 
 def measured(config: TargetConfig, capture: Capture, memory: Memory | None, held: Held) -> tuple[ExtractReady, Limits]:
@@ -57,7 +59,7 @@ def measured(config: TargetConfig, capture: Capture, memory: Memory | None, held
     models = [_with_batches(model, capture, held.batches) for model in measured_models]
     free_memory()
     loaded_bytes = max(loaded_bytes, memory.loaded_bytes())
-    fixed_bytes = loaded_bytes + BESIDE_BYTES + held.tokens * capture.token_bytes
+    fixed_bytes = loaded_bytes + BESIDE_BYTES + held.tokens * capture.token_bytes + held.others_bytes
     room_bytes = limit_bytes - fixed_bytes
     budgets = choose(models, room_bytes, most)
     longest = {band_of(length): length for length in config.longest}

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from fleet import arena, shared_bytes
 from fleet.devices import Device
-from fleet.gang_account import Account, MemberAccount, Role, account_of
+from fleet.gang_account import Account, Depth, MemberAccount, Role, account_of, times_of
 from fleet.gang_messages import (
     Abandon,
     Ask,
@@ -52,7 +52,7 @@ from fleet.gang_messages import (
 from fleet.messages import Emitted
 from fleet.process import Child, exit_words, file_name, import_paths, last_lines
 
-__all__ = ["Account", "Gang", "GangError", "GangStartError", "Member", "MemberAccount"]
+__all__ = ["Account", "Depth", "Gang", "GangError", "GangStartError", "Member", "MemberAccount"]
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +136,7 @@ class Gang:
         queue_bytes: the bound of the queue: all that is reserved, queued or being read.
         next_work: called on the loop for a producer's next work; None is no more, and is then asked again.
         on_event: called on the loop with the name of a member and what it emits.
+        on_up: called on the loop when the last member is up.
         log_dir: where members print, one file each; None is a temporary folder.
         start_timeout_s: what a member may take to come up.
         heartbeat_timeout_s: silence that a running member is allowed.
@@ -148,6 +149,7 @@ class Gang:
         next_work: Callable[[], bytes | None],
         *,
         on_event: Callable[[str, bytes], None] | None = None,
+        on_up: Callable[[], None] | None = None,
         log_dir: Path | None = None,
         start_timeout_s: float = 900.0,
         heartbeat_timeout_s: float = 120.0,
@@ -157,6 +159,7 @@ class Gang:
         self._queue_bytes = queue_bytes
         self._next_work = next_work
         self._on_event = on_event
+        self._on_up = on_up
         self._log_dir = log_dir
         self._start_timeout_s = start_timeout_s
         self._heartbeat_timeout_s = heartbeat_timeout_s
@@ -233,6 +236,12 @@ class Gang:
         """Process id by member, of those that live."""
         return {name: seat.child.pid for name, seat in self._seats.items() if seat.child is not None and seat.alive}
 
+    def depth(self) -> Depth:
+        """The queue and everybody's times now: cheap, however long the gang has run."""
+        finished_s = {name: seat.finished_s for name, seat in self._seats.items() if seat.result is not None}
+        times = times_of(self._arena, self._members, finished_s, self._started_s, time.monotonic())
+        return Depth(tuple(times), self._arena.size_bytes, self._arena.queued_bytes)
+
     def account(self) -> Account:
         """What each member did with its time, and the queue with its room, until now."""
         return account_of(
@@ -269,6 +278,8 @@ class Gang:
     def _go(self) -> None:
         self._started_s = time.monotonic()
         logger.info("%d members are up", len(self._seats))
+        if self._on_up is not None:
+            self._on_up()
         for seat in self._seats.values():
             seat.send(Go())
         if self._stopping:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from fleet.arena import Arena
@@ -67,6 +67,16 @@ class Account:
         return {member.name: member.batches for member in self.members if member.role == "consumer"}
 
 
+@dataclass(frozen=True)
+class Depth:
+    """What is cheap to know of a running gang, however long it has run."""
+
+    members: tuple[MemberAccount, ...]
+    """Their times; batches are not counted (0)."""
+    queue_bytes: int
+    queued_bytes: int
+
+
 def account_of(
     arena: Arena,
     members: Sequence[Named],
@@ -87,13 +97,10 @@ def account_of(
     """
     taken = Counter(service.consumer for service in arena.services)
     consumers = sum(member.role == "consumer" for member in members)
-    accounts: list[MemberAccount] = []
-    for member in members:
-        name = member.name
-        waiting_s = arena.waited_s(name, now_s)
-        all_s = 0.0 if started_s is None else finished_s.get(name, now_s) - started_s
-        batches = published.get(name, 0) if member.role == "producer" else taken[name]
-        accounts.append(MemberAccount(name, member.role, max(0.0, all_s - waiting_s), waiting_s, batches))
+    accounts = [
+        replace(one, batches=published.get(one.name, 0) if one.role == "producer" else taken[one.name])
+        for one in times_of(arena, members, finished_s, started_s, now_s)
+    ]
     services = sorted(arena.services, key=lambda service: service.sequence)
     arrivals_s = [arena.arrivals[service.sequence].at_s for service in services]
     durations_s = [service.done_s - service.taken_s for service in services]
@@ -107,3 +114,19 @@ def account_of(
         idle_s=shared_idle_s(services, consumers, started_s or 0.0) if begun else 0.0,
         round_robin_idle_s=round_robin_idle_s(arrivals_s, durations_s, consumers, started_s or 0.0) if begun else 0.0,
     )
+
+
+def times_of(
+    arena: Arena,
+    members: Sequence[Named],
+    finished_s: Mapping[str, float],
+    started_s: float | None,
+    now_s: float,
+) -> list[MemberAccount]:
+    """How members spent their time until now, of arguments as account_of has them; batches are not counted."""
+    accounts = []
+    for member in members:
+        waiting_s = arena.waited_s(member.name, now_s)
+        all_s = 0.0 if started_s is None else finished_s.get(member.name, now_s) - started_s
+        accounts.append(MemberAccount(member.name, member.role, max(0.0, all_s - waiting_s), waiting_s, 0))
+    return accounts

@@ -98,7 +98,7 @@ class GlooTeam:
 
     def __init__(self, rank: int, size: int, meeting_file: str, every: int) -> None:
         self.rank, self.size, self.every = rank, size, every
-        self._share = 1.0
+        self._share = 1.0 / size
         self._store = distributed.FileStore(meeting_file, size)
         distributed.init_process_group("gloo", store=self._store, rank=rank, world_size=size, timeout=ROUND_TIMEOUT)
 

@@ -109,7 +109,7 @@ def make_batch(
     teacher_M = teacher_T[at_M - 1]
     with_normed = all(document.normed_TH is not None for document in documents)
     return Batch(
-        states_TNH=_states(documents, padding, device),
+        states_TNH=padded_states(documents, padding, device),
         position_T=position_T.to(device),
         block_tokens_Q=block_tokens(input_ids_T[start_A + anchor_A], block_size, mask_token_id).to(device),
         visibility=visibility_of_blocks(
@@ -154,9 +154,10 @@ def _labels(documents: Sequence[Document], document_M: Any, sampled_M: Any, teac
     return torch.where(greedy[document_M] & (teacher_M >= 0), teacher_M, sampled_M)
 
 
-def _states(documents: Sequence[Document], padding: int, device: str) -> Any:
+def padded_states(documents: Sequence[Document], padding: int, device: str) -> Any:
+    """States of documents end to end, and `padding` tokens of zeros, on a device; float32 on a CPU."""
     parts = [document.states_TNH for document in documents]
     if padding:
-        parts.append(torch.zeros(padding, *parts[0].shape[1:], dtype=parts[0].dtype))
+        parts.append(torch.zeros(padding, *parts[0].shape[1:], dtype=parts[0].dtype, device=parts[0].device))
     states_TNH = torch.cat(parts).to(device)
     return states_TNH.float() if device == "cpu" else states_TNH

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -22,7 +22,7 @@ from corpus.responses import used_token_ids
 from corpus.runlog import RunLog
 from corpus.target import ResolvedTarget
 from fleet.devices import Device
-from fleet.gang import Account, Gang, GangError, Member
+from fleet.gang import Account, Depth, Gang, GangError, Member
 from fleet.interrupt import Interrupt
 from fleet.shared_bytes import SharedBytesError
 from training.messages import LiveItem, TrainProgress, TrainSummary
@@ -64,6 +64,8 @@ class Producers:
     encode_job: Callable[[Sequence[PackRows]], bytes]
     hear: Callable[[bytes], None]
     """What they emit."""
+    left_out: Collection[str] = ()
+    """Rows that they could not capture, as far as they have told."""
 
 
 def share_devices(live: Live, devices: Sequence[Device]) -> Crew:
@@ -122,7 +124,7 @@ async def run_live(
     threads: int,
     interrupt: Interrupt,
     report: Callable[[TrainProgress], None],
-    fed: Callable[[Account], None],
+    fed: Callable[[Depth], None],
     stopping: Callable[[], None],
 ) -> tuple[TrainSummary | None, Account]:
     """Train, export, measure, and enter the drafter; no summary if an interrupt ended it at a checkpoint.
@@ -136,7 +138,7 @@ async def run_live(
     item = msgspec.structs.replace(item, live=live_rows(plan, packs, used, manifest.extraction.final_state))
     progress = newest_progress(Path(item.out_dir) / "checkpoints", item.fingerprint())
     jobs = live_jobs(plan, packs, left_to_do(progress.done, len(packs)))
-    record = RunRecord(plan, ledger, report)
+    record = RunRecord(plan, ledger, report, progress.step)
     names = [f"drafter {rank}" for rank in range(len(crew.drafters))]
 
     def hear(name: str, data: bytes) -> None:
@@ -166,10 +168,10 @@ async def run_live(
             lambda: _next(jobs, producers.encode_job),
             on_event=hear,
             log_dir=log.folder / "workers",
+            on_up=lambda: setattr(interrupt, "can_drain", True),
         )
         figures = asyncio.create_task(_keep_figures(gang, record, fed))
         watch = asyncio.create_task(_announce(interrupt, stopping))
-        interrupt.can_drain = True
         try:
             results = await gang.run(interrupt.asked)
         except (GangError, SharedBytesError) as error:
@@ -186,8 +188,19 @@ async def run_live(
     if summary is None:
         record.write()
     else:
-        enter_drafter(plan, manifest, target, item, summary, record, ledger)
+        enter_drafter(without(plan, producers.left_out), manifest, target, item, summary, record, ledger)
     return summary, account
+
+
+def without(plan: TrainingPlan, left_out: Collection[str]) -> TrainingPlan:
+    """The plan of the rows that were trained: not those that no target could capture. Its id stays."""
+    kept = [i for i, row in enumerate(plan.live) if row.response_id not in left_out]
+    return replace(
+        plan,
+        live=tuple(plan.live[i] for i in kept),
+        tokens=tuple(plan.tokens[i] for i in kept),
+        answers=tuple(plan.answers[i] for i in kept),
+    )
 
 
 def account_lines(account: Account) -> list[str]:
@@ -209,13 +222,13 @@ def _next(jobs: Iterator[list[PackRows]], encode: Callable[[Sequence[PackRows]],
     return None if job is None else encode(job)
 
 
-async def _keep_figures(gang: Gang, record: RunRecord, fed: Callable[[Account], None]) -> None:
+async def _keep_figures(gang: Gang, record: RunRecord, fed: Callable[[Depth], None]) -> None:
     """The queue's depth while it runs, every few seconds."""
     while True:
         await asyncio.sleep(FIGURES_S)
-        account = gang.account()
-        record.add(record.last_step, record.last_epoch, "queue_bytes", None, account.queued_bytes)
-        fed(account)
+        depth = gang.depth()
+        record.add(record.last_step, record.last_epoch, "queue_bytes", None, depth.queued_bytes)
+        fed(depth)
 
 
 async def _announce(interrupt: Interrupt, stopping: Callable[[], None]) -> None:

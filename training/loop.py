@@ -80,6 +80,7 @@ class Report:
     lr: float
     sums: Sums
     acceptance: dict[str, Acceptance]
+    saved: bool = False
 
 
 @dataclass(frozen=True)
@@ -154,20 +155,15 @@ def train(
         UserError: the loss is no number, the checkpoint is of another run, or the disk is full.
         Retryable: the feed was stopped; a checkpoint was written.
     """
-    torch.manual_seed(settings.step.seed)
-    stepper = Stepper(settings.step, drafter, target)
-    progress = Progress(0, settings.fingerprint)
-    if found := checkpoints(folder):
-        progress = load_checkpoint(found[-1], drafter, stepper.optimizer, settings.fingerprint)
-    agreement = Agreement()
-    feed = make_feed(progress)
-    leads = team.rank == 0
+    stepper, progress = _begin(settings, drafter, target, folder)
+    agreement, feed, leads = Agreement(), make_feed(progress), team.rank == 0
     evaluated = spread(held_out_data, settings.evaluation.rows) if leads and held_out_data else []
     parameters = list(drafter.parameters())
     pending: list[int] = []
     weight = own_steps = epoch = 0
     lr = 0.0
     ended = False
+    saved_packs = progress.packs
     while not ended:
         given, packs = feed.take(settings.packs_per_step)
         if packs:
@@ -188,8 +184,9 @@ def train(
             ended, complete = joint.ended, progress.packs >= settings.packs
             at_step = settings.steps_of(progress.packs)
             due = at_step // settings.checkpoint_every > settings.steps_of(before.packs) // settings.checkpoint_every
-            saving = due or ((ended or complete) and at_step != progress.step)
+            saving = due or ((ended or complete) and progress.packs != saved_packs)
         if saving:
+            saved_packs = progress.packs
             team.average_moments(stepper.optimizer)
             if leads and held_out_data and (complete or not feed.stopped):
                 taus = held_out(drafter, target, held_out_data, evaluated, settings.evaluation)
@@ -197,7 +194,7 @@ def train(
             if leads:
                 save_checkpoint(folder, drafter, stepper.optimizer, progress)
         if (saving and leads) or (ended and stepper.sums.steps) or (packs and own_steps % settings.report_every == 0):
-            report(Report(at_step, settings.steps, epoch, lr, stepper.take_sums(), taus))
+            report(Report(at_step, settings.steps, epoch, lr, stepper.take_sums(), taus, saving))
     if progress.packs < settings.packs:
         raise Retryable(f"stopped after step {progress.step} of {settings.steps}; run again to go on from there")
     best = folder / f"step-{progress.best_step:08d}"
@@ -205,6 +202,15 @@ def train(
         load_weights(best, drafter)
     agreed = {name: (own[0], own[1]) for name, own in progress.agreement.items()}
     return LoopResult(settings.steps, progress.best_step, best, agreed)
+
+
+def _begin(settings: LoopSettings, drafter: Drafter, target: FrozenTarget, folder: Path) -> tuple[Stepper, Progress]:
+    """Drafter and optimiser as the newest checkpoint has them, or as they are."""
+    torch.manual_seed(settings.step.seed)
+    stepper = Stepper(settings.step, drafter, target)
+    if found := checkpoints(folder):
+        return stepper, load_checkpoint(found[-1], drafter, stepper.optimizer, settings.fingerprint)
+    return stepper, Progress(0, settings.fingerprint)
 
 
 def _advance(progress: Progress, step: int, taus: dict[str, Acceptance]) -> Progress:

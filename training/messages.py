@@ -15,7 +15,7 @@ AUTO_TOKENS_GPU = 4096
 AUTO_MASK_TOKEN = -1
 WHERE_AND_HOW_FAST = (
     "item_id", "target_dir", "out_dir", "device", "threads", "export_dtype", "init_dir",
-    "activation_checkpointing",
+    "activation_checkpointing", "checkpoint_every", "eval_rows",
 )  # fmt: skip
 """Fields of a TrainItem that a checkpoint does not depend on."""
 
@@ -104,8 +104,17 @@ class TrainItem(msgspec.Struct, frozen=True, kw_only=True):
         body = msgspec.to_builtins(self)
         for name in WHERE_AND_HOW_FAST:
             body.pop(name)
-        body["shards"] = [shard["rows"] if isinstance(shard, dict) else shard[1] for shard in body["shards"]]
+        # held-out rows are measured, not trained on: another number of them may be captured meanwhile
+        # packs are numbered: another budget makes others of the same rows
+        body["tokens_per_batch"] = tokens_per_pack(self)
+        kept = [own for shard in self.shards if (own := [row for row in shard.rows if not row.holdout])]
+        body["shards"] = msgspec.to_builtins(kept)
         return digest("training", body)
+
+
+def tokens_per_pack(item: TrainItem) -> int:
+    """Context tokens of a pack, chosen by device where the item leaves it open."""
+    return item.tokens_per_batch or (AUTO_TOKENS_CPU if item.device == "cpu" else AUTO_TOKENS_GPU)
 
 
 class SlotSums(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +151,10 @@ class TrainProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Held-out walk by category (drafts, accepted); empty where it was not measured."""
     worker: int = 0
     """Which of the drafters that train at once says so."""
+    own_steps: int = 1
+    """Steps that the sums are of; 0: there is nothing but the acceptance."""
+    saved: bool = False
+    """A checkpoint was written at this step."""
 
 
 class AcceptanceRow(msgspec.Struct, frozen=True, array_like=True):

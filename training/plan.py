@@ -27,6 +27,7 @@ from training.messages import (
     ShardRows,
     TrainItem,
     TrainRow,
+    tokens_per_pack,
 )
 from training.pack import all_packs, epoch_packs
 
@@ -149,6 +150,11 @@ def plan_training(
     captured = [row for row in found if row[5] is not None]
     held_out = [row for row in captured if row[3]]
     usable = [row for row in found if not row[10]] if live else captured
+    if live and not held_out and any(row[3] for row in found):
+        raise UserError(
+            f"{manifest.name}: no held-out row of build {build_id} is captured, so nothing could be measured. Run "
+            "`draftmill extract` first: fed live, it captures held-out rows alone."
+        )
     kept = [row for row in usable if not row[3]][:limit]
     if not kept:
         what, command = ("accepted", "generate") if live else ("captured", "extract")
@@ -216,11 +222,6 @@ def live_rows(
         used_token_ids=sorted(used_token_ids),
         final_state=final_state,
     )
-
-
-def tokens_per_pack(item: TrainItem) -> int:
-    """Context tokens of a pack, chosen by device where the item leaves it open."""
-    return item.tokens_per_batch or (AUTO_TOKENS_CPU if item.device == "cpu" else AUTO_TOKENS_GPU)
 
 
 def pack_budget(tokens_per_batch: int | Literal["auto"], device: Device) -> int:

@@ -43,10 +43,11 @@ def metric_rows(progress: Sequence[TrainProgress]) -> list[dict[str, Any]]:
             add(message, "streak", category, sum(one.streak for one in sums) / blocks)
 
     for message in progress:
-        add(message, "loss", None, message.loss)
-        add(message, "learning_rate", None, message.lr)
-        add(message, "gradient_norm", None, message.gradient_norm)
-        add(message, "tokens_per_s", None, message.tokens_per_s)
+        if message.own_steps:  # else it only says what a checkpoint accepts
+            add(message, "loss", None, message.loss)
+            add(message, "learning_rate", None, message.lr)
+            add(message, "gradient_norm", None, message.gradient_norm)
+            add(message, "tokens_per_s", None, message.tokens_per_s)
         add_slots(message, None, list(message.by_category.values()))
         for category, own in message.by_category.items():
             if own.slots:
@@ -82,7 +83,7 @@ def write_metrics(folder: Path, earlier: Sequence[dict[str, Any]], rows: Sequenc
     import polars as pl
 
     first = min((row["step"] for row in rows if row["metric"] == "loss"), default=None)
-    again = {row["metric"] for row in rows} - {"loss"} if first is None else {"label_agreement"}
+    again = {"label_agreement"} & {row["metric"] for row in rows}  # of the whole run: the newest counts
     kept = [row for row in earlier if (first is None or row["step"] < first) and row["metric"] not in again]
     frame = pl.DataFrame([*kept, *rows], schema=_metrics_schema())
     write_atomically(folder / METRICS, frame.write_parquet)

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import os
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -27,13 +28,18 @@ from fleet.devices import Device
 from fleet.interrupt import Interrupt
 from fleet.pool import Done, Pool, PoolError
 from training.card import CardFacts, gather, write_card
-from training.messages import TrainItem, TrainProgress, TrainSummary
-from training.plan import TrainingPlan, tokens_per_pack, train_item
+from training.messages import TrainItem, TrainProgress, TrainSummary, tokens_per_pack
+from training.plan import TrainingPlan, train_item
+from training.progress import newest_progress
 from training.record import acceptance_rows, metric_rows, read_acceptance, read_metrics, write_metrics
 
 log = logging.getLogger("draftmill")
 
-CHECKPOINT_S = 120.0
+CHECKPOINT_S = 600.0
+"""For a step, a walk that is under way, and the checkpoint of a large drafter."""
+WRITE_S = 60.0
+"""Figures of a long run are many: they are written no more often."""
+CHECKPOINTS = "checkpoints"
 
 
 def is_trained(plan: TrainingPlan, ledger: Readable) -> bool:
@@ -71,7 +77,8 @@ async def run_training(
         UserError: training failed; checkpoints stay and the next run goes on from them.
     """
     item = train_item(plan, manifest, target, ledger, device, threads)
-    record = RunRecord(plan, ledger, report)
+    resumed = newest_progress(ledger.workspace.drafter(plan.drafter_id) / CHECKPOINTS, item.fingerprint()).step
+    record = RunRecord(plan, ledger, report, resumed)
     try:
         async with Pool(
             "training.worker:create",
@@ -91,12 +98,21 @@ async def run_training(
             outcome = await waiting
             asked.cancel()
     except PoolError as error:
+        record.write()
         raise UserError(f"training stopped: {error}. Run the same command to go on from its checkpoint.") from error
-    if not isinstance(outcome, Done) and interrupt.asked.is_set():
-        return None
+    if not isinstance(outcome, Done):
+        record.write()
+    if outcome is None and interrupt.asked.is_set():
+        raise UserError(
+            f"training: stopped, and no checkpoint was written in {CHECKPOINT_S:.0f} s. The next run goes on from step "
+            f"{record.saved_step:,}."
+        )
     if not isinstance(outcome, Done):
         raise UserError(f"training stopped: {outcome.error if outcome else 'no answer'}. Its checkpoints are kept.")
-    summary = msgspec.msgpack.decode(outcome.payload, type=TrainSummary)
+    summary = msgspec.msgpack.decode(outcome.payload, type=TrainSummary | None)
+    if summary is None:
+        record.write()
+        return None
     enter_drafter(plan, manifest, target, item, summary, record, ledger)
     return summary
 
@@ -104,20 +120,27 @@ async def run_training(
 class RunRecord:
     """What a run's workers tell while they train, on its way to metrics.parquet and to the terminal."""
 
-    def __init__(self, plan: TrainingPlan, ledger: Readable, report: Callable[[TrainProgress], None]) -> None:
+    def __init__(
+        self, plan: TrainingPlan, ledger: Readable, report: Callable[[TrainProgress], None], resumed: int
+    ) -> None:
         self.folder = ledger.workspace.drafter(plan.drafter_id)
         self._report = report
-        self._earlier = read_metrics(self.folder)
+        # what a killed run told of steps behind its checkpoint is told again
+        self._earlier = [row for row in read_metrics(self.folder) if row["step"] <= resumed]
         self._rows: list[dict[str, Any]] = []
-        self.last_step = self.last_epoch = 0
+        self.last_step = self.saved_step = resumed
+        self.last_epoch = 0
+        self._written, self._written_at = False, time.monotonic()
 
     def hear(self, data: bytes) -> None:
         """A TrainProgress message."""
         message = msgspec.msgpack.decode(data, type=TrainProgress)
         self._rows += metric_rows([message])
         self.last_step, self.last_epoch = max(self.last_step, message.step), max(self.last_epoch, message.epoch)
-        if message.acceptance:  # at a checkpoint: a killed run goes on from there with its figures
-            self.write()
+        if message.saved:  # a killed run goes on from there with its figures
+            self.saved_step = message.step
+            if not self._written or time.monotonic() - self._written_at >= WRITE_S:
+                self.write()
         self._report(message)
 
     def add(self, step: int, epoch: int, metric: str, category: str | None, value: float) -> None:
@@ -127,6 +150,7 @@ class RunRecord:
     def write(self) -> None:
         """All figures until now."""
         write_metrics(self.folder, self._earlier, self._rows)
+        self._written, self._written_at = True, time.monotonic()
 
 
 def cpu_threads() -> int:
@@ -189,7 +213,7 @@ def _write(
             "best_step": summary.best_step,
         },
         "steps": summary.steps,
-        "rows": summary.training_rows,
+        "rows": len(plan.training_ids),
         "path": f"drafters/{plan.drafter_id}/export",
         "files": {
             path.relative_to(folder).as_posix(): sha256_file(path) for path in sorted((folder / "export").iterdir())

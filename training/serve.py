@@ -7,6 +7,7 @@ the drafter's acceptance.json and from there into the ledger. A foreign drafter 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -221,7 +222,8 @@ def _items(
         "SELECT r.response_id, r.shard, r.shard_row, rc.max_tokens, rc.temperature = 0 FROM accepted_responses r "
         "JOIN recipes rc USING (recipe_id) WHERE list_contains(?, r.response_id) ORDER BY r.response_id",
         sorted(held_out),
-    )[:limit]
+    )
+    found = [found[i] for i in in_shares([held_out[row[0]] for row in found])][:limit]
     columns = ["response_id", "prompt_token_ids", "token_ids"]
     read = read_rows_at(ledger.workspace.responses, [(row[1], row[2]) for row in found], columns)
     tokens = {response_id: (prompt, answer) for response_id, prompt, answer in read.select(columns).iter_rows()}
@@ -238,6 +240,17 @@ def _items(
         for category, rows in sorted(by_category.items())
     }
     return items, recorded
+
+
+def in_shares(categories: Sequence[str]) -> list[int]:
+    """An order of rows of which every beginning has each category by its share; within one, the order is kept."""
+    counts = Counter(categories)
+    seen: Counter[str] = Counter()
+    places = []
+    for i, category in enumerate(categories):
+        seen[category] += 1
+        places.append(((seen[category] - 0.5) / counts[category], category, i))
+    return [i for _, _, i in sorted(places)]
 
 
 def _read(folder: Path, drafter_id: str | None, origin: str) -> Exported:

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from corpus.errors import UserError
+from corpus.errors import Retryable, UserError
 from training.averaging import Alone
 from training.contract import check_final_state, contract_of_item, require
 from training.data import TrainingData
@@ -34,9 +34,9 @@ from training.messages import (
     TrainItem,
     TrainProgress,
     TrainSummary,
+    tokens_per_pack,
 )
 from training.pack import all_packs
-from training.plan import tokens_per_pack
 from training.shape import DrafterShape, from_exported_config, shape_for_target
 from training.step import Agreement, Pack, StepSettings
 from training.walk import Acceptance
@@ -57,11 +57,10 @@ class TrainHandler:
         self._one_at_a_time = asyncio.Lock()
 
     async def handle(self, item: bytes) -> bytes:
-        """Train a TrainItem; answers with a TrainSummary.
+        """Train a TrainItem; answers with a TrainSummary, or with None if `close` stopped it at a checkpoint.
 
         Raises:
             UserError: see TrainingData, train and export_zlab.
-            Retryable: stopped by `close`; the same item goes on from its checkpoint.
         """
         decoded = msgspec.msgpack.decode(item, type=TrainItem)
         loop = asyncio.get_running_loop()
@@ -70,7 +69,12 @@ class TrainHandler:
             loop.call_soon_threadsafe(self._emit, msgspec.msgpack.encode(progress))
 
         async with self._one_at_a_time:
-            summary = await asyncio.to_thread(train_drafter, decoded, tell, self._stop.is_set)
+            try:
+                summary = await asyncio.to_thread(train_drafter, decoded, tell, self._stop.is_set)
+            except Retryable:
+                if not self._stop.is_set():
+                    raise
+                return msgspec.msgpack.encode(None)
         return msgspec.msgpack.encode(summary)
 
     def close(self) -> None:
@@ -296,4 +300,6 @@ def progress_message(item_id: str, report: Report, worker: int = 0) -> TrainProg
         tokens_per_s=sums.tokens / max(time.monotonic() - sums.since, 1e-9),
         acceptance={category: (one.drafts, one.accepted) for category, one in report.acceptance.items()},
         worker=worker,
+        own_steps=sums.steps,
+        saved=report.saved,
     )

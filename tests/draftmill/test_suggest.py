@@ -71,7 +71,8 @@ def enter(world: World, build_id: str, drafter_id: str, rows: list[Row], respons
     folder.mkdir(parents=True)
     body = {
         "build_id": build_id, "capture_id": "c", "algorithm": "dflash", "steps": 1, "path": "p", "rows": 1,
-        "training": {"lr": 1}, "created_at": "2026-01-02T03:04:05+00:00",
+        "training": {"lr": 1, "best_step": int(drafter_id[-3:], 36), "checkpoint_every": len(rows), "mask_token_id": 7},
+        "created_at": "2026-01-02T03:04:05+00:00",
     }  # fmt: skip
     (folder / "drafter.json").write_text(json.dumps(body))
     (folder / "acceptance.json").write_text(json.dumps([{"build_id": build_id, **row} for row in rows]))

@@ -3,7 +3,7 @@ from __future__ import annotations
 from draftmill.terminal import INDENT, WIDTH
 from draftmill.training_block import category_lines, idle_lines, measured_lines, training_line
 from draftmill.training_screen import TrainingScreen
-from fleet.gang import Account, MemberAccount
+from fleet.gang import Depth, MemberAccount
 from training.messages import AcceptanceRow, SlotSums, TrainProgress
 
 CATEGORIES = ("coding", "general", "math", "agent", "code-other")
@@ -24,13 +24,13 @@ def progress(step: int, worker: int = 0, **changes: object) -> TrainProgress:
     return TrainProgress(**{**body, **changes})  # type: ignore[arg-type]
 
 
-def account() -> Account:
+def account() -> Depth:
     members = tuple(
         MemberAccount(f"{name} {i}", role, busy_s=9.0, waiting_s=1.0, batches=3)
         for name, role, count in (("target", "producer", 5), ("drafter", "consumer", 3))
         for i in range(count)
     )
-    return Account(members, 1_000_000, 900_000, 4, 250_000, 3.0, 4.5)
+    return Depth(members, 1_000_000, 250_000)
 
 
 def test_a_table_by_category_fits_beside_its_indent() -> None:

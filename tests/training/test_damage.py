@@ -70,6 +70,7 @@ def test_figures_of_a_killed_run_stay_and_those_made_again_are_replaced(tmp_path
     assert read_metrics(tmp_path) == earlier
     write_metrics(tmp_path, earlier, figures(40, metric="label_agreement"))
     write_metrics(tmp_path, read_metrics(tmp_path), figures(40, metric="label_agreement"))
+    write_metrics(tmp_path, read_metrics(tmp_path), [])
     assert len(read_metrics(tmp_path)) == len(earlier) + 1
     (tmp_path / "metrics.parquet").write_bytes(b"half")
     assert read_metrics(tmp_path) == []

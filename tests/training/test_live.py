@@ -27,7 +27,7 @@ from draftmill.live_feed import LiveRun, live_run
 from extraction.run import ExtractionRun
 from extraction.stage import plan_capture, plan_extraction
 from fleet.devices import Device
-from fleet.gang import Account, Gang
+from fleet.gang import Account, Depth, Gang
 from fleet.interrupt import Interrupt
 from tests.conftest import World
 from tests.extraction.answered import answered_world, sections
@@ -85,7 +85,7 @@ class Watching:
         self.told.append(progress)
         self._then(progress)
 
-    def fed(self, account: Account) -> None:
+    def fed(self, depth: Depth) -> None:
         """Nothing is shown."""
 
     def stopping(self) -> None:
@@ -267,6 +267,59 @@ def test_whoever_is_killed_the_run_ends_with_its_name_and_goes_on(
     assert state_of(scene, resumed)["done"] == [[0, resumed.summary.steps]]
     assert resumed.account is not None
     assert 0 < sum(resumed.account.batches_by_consumer.values()) < resumed.summary.steps
+
+
+def test_a_stop_from_shards_keeps_every_figure_and_the_next_run_adds_its_own(scene: Scene) -> None:
+    manifest = scene.manifest(feed="shards", seed=8, epochs=12, checkpoint_every=15)
+    told: list[TrainProgress] = []
+
+    def run(then: Callable[[TrainProgress, Interrupt], None] | None) -> TrainSummary | None:
+        interrupt = Interrupt()
+
+        def hear(progress: TrainProgress) -> None:
+            told.append(progress)
+            if then:
+                then(progress, interrupt)
+
+        with open_ledger(scene.world.workspace, "train") as ledger:
+            extraction = plan_extraction(manifest, scene.target(), scene.build_id, ledger)
+            if extraction.rows:
+                log = RunLog(ledger, "extract", scene.build_id)
+                capture = ExtractionRun(extraction, manifest, scene.target(), ledger, log)
+                asyncio.run(capture.run([Device("cpu", 0)], Interrupt()))
+            plan = scene.plan(ledger, feed="shards", seed=8, epochs=12, checkpoint_every=15)
+            log = RunLog(ledger, "train", scene.build_id)
+            return asyncio.run(
+                run_training(
+                    plan, manifest, scene.target(), ledger, log, Device("cpu", 0), 1, interrupt, hear, lambda: None
+                )
+            )
+
+    def stop(progress: TrainProgress, interrupt: Interrupt) -> None:
+        if progress.step >= 20:
+            interrupt.asked.set()
+
+    assert run(stop) is None
+    first = [one.step for one in told if one.own_steps]
+    stopped = told[-1]
+    assert stopped.saved
+    summary = run(None)
+    assert summary is not None
+    steps = [one.step for one in told if one.own_steps]
+    assert steps == sorted(set(steps))
+    assert steps[len(first)] > stopped.step
+    said = query(
+        scene.world.workspace,
+        "SELECT DISTINCT step FROM train_metrics WHERE metric = 'loss' AND category IS NULL "
+        f"AND drafter_id = '{scene_drafter(scene, manifest)}' ORDER BY step",
+    )
+    assert said["step"].to_list() == steps
+
+
+def scene_drafter(scene: Scene, manifest: Manifest) -> str:
+    capture_id, layer_ids = plan_capture(manifest, scene.target())
+    with open_ledger(scene.world.workspace, "ask") as ledger:
+        return plan_training(manifest, scene.build_id, capture_id, layer_ids, ledger).drafter_id
 
 
 def devices(count: int) -> list[Device]:

@@ -23,9 +23,8 @@ from training.evaluation import measure
 from training.export import export_untrained, load_exported
 from training.frozen import load_frozen
 from training.loop import Report, ShardFeed, train
-from training.messages import TrainItem, TrainProgress, TrainSummary
+from training.messages import TrainItem, TrainProgress, TrainSummary, tokens_per_pack
 from training.pack import all_packs
-from training.plan import tokens_per_pack
 from training.step import Pack, Stepper, batch_loss, draw_pack, make_step_batch
 from training.tree import TREE_SIZES
 from training.worker import (
@@ -189,12 +188,19 @@ def test_newest_and_best_stay(item: TrainItem, tmp_path: Path) -> None:
 
 
 def test_fingerprint(item: TrainItem) -> None:
-    same = {"out_dir": "/x", "device": "cuda:0", "threads": 8, "target_dir": "/y"}
+    same = {
+        "out_dir": "/x", "device": "cuda:0", "threads": 8, "target_dir": "/y", "checkpoint_every": 3, "eval_rows": 7,
+    }  # fmt: skip
     other = {"seed": 8, "gamma": 1.0, "epochs": 6, "block_size": 8, "layer_ids": (1, 2, 3)}
     for name, value in same.items():
         assert msgspec.structs.replace(item, **{name: value}).fingerprint() == item.fingerprint(), name
     for name, value in other.items():
         assert msgspec.structs.replace(item, **{name: value}).fingerprint() != item.fingerprint(), name
+    # packs are numbered, and `auto` is another number of tokens on another kind of device
+    auto = msgspec.structs.replace(item, tokens_per_batch=0)
+    assert msgspec.structs.replace(auto, device="cuda:0").fingerprint() != auto.fingerprint()
+    more = [msgspec.structs.replace(item.shards[0], rows=item.shards[0].rows[:-1])]  # one held-out row less
+    assert msgspec.structs.replace(item, shards=more).fingerprint() == item.fingerprint()
     moved = [msgspec.structs.replace(item.shards[0], path="/elsewhere")]
     assert msgspec.structs.replace(item, shards=moved).fingerprint() == item.fingerprint()
     fewer = [msgspec.structs.replace(item.shards[0], rows=item.shards[0].rows[1:])]

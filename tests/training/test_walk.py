@@ -13,9 +13,10 @@ from transformers import AutoModelForCausalLM
 from extraction.capture import Capture
 from tests.extraction.tiny import save_tiny
 from tests.training.tiny_data import LAYERS, greedy_rows
-from training.batch import Document, make_batch, teach
+from training.batch import Document, make_batch, padded_states, teach
 from training.dflash import Drafter
 from training.frozen import load_frozen
+from training.serve import in_shares
 from training.shape import shape_for_target
 from training.walk import Acceptance, count_accepted, known_tokens, over_anchors, pooled, walk
 
@@ -157,3 +158,18 @@ def test_sums_pool() -> None:
     sums = pooled([("a", Acceptance(4, 6, 1)), ("b", Acceptance(1, 0, 1)), ("a", Acceptance(2, 0, 1, 1))])
     assert sums["a"] == Acceptance(6, 6, 2, 1)
     assert sums["a"].acceptance_length == 2.0
+
+
+def test_a_limit_takes_categories_by_their_shares() -> None:
+    categories = ["coding"] * 60 + ["math"] * 30 + ["agent"] * 10
+    order = in_shares(categories)
+    assert sorted(order) == list(range(100))
+    first = [categories[i] for i in order[:20]]
+    assert (first.count("coding"), first.count("math"), first.count("agent")) == (12, 6, 2)
+
+
+def test_padding_lies_where_the_states_do() -> None:
+    """Fed live, states are on the drafter's device before a step is made of them; meta stands for a GPU."""
+    document = Document("r", "math", True, torch.zeros(3), [0, 1, 1], torch.zeros(3, 2, 4, device="meta"))
+    states_TNH = padded_states([document], 5, "meta")
+    assert (states_TNH.device.type, tuple(states_TNH.shape)) == ("meta", (8, 2, 4))
