@@ -50,7 +50,9 @@ class LiveRun:
         lines = account_lines(self.account) if self.account else []
         if self.left_out:
             response_id, why = next(iter(self.left_out.items()))
-            lines.append(f"{len(self.left_out):,} rows had no states and were left out: {response_id[:12]}, {why}")
+            count = len(self.left_out)
+            were = "row had no states and was" if count == 1 else "rows had no states and were"
+            lines.append(f"{count:,} {were} left out: {response_id[:12]}, {why}")
         return lines
 
     async def run(
@@ -71,9 +73,8 @@ class LiveRun:
             feed_config(session.manifest, target, device, session.workspace, rows, tokens, self.job_tokens, others)
             for device in self.crew.targets
         ]
-        producers = Producers(
-            TARGET, [msgspec.msgpack.encode(one) for one in configs], encode_packs, lambda data: self._hear(log, data)
-        )
+        told = [msgspec.msgpack.encode(config) for config in configs]
+        producers = Producers(TARGET, told, encode_packs, lambda data: self._hear(log, data), self.left_out)
         summary, self.account = await run_live(
             plan, session.manifest, target, ledger, log, self.crew, producers, self.room_bytes,
             1 if self.crew.drafters[0].kind == "cpu" else 0, interrupt, screen.show, screen.fed, screen.stopping,

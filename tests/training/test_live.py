@@ -23,7 +23,9 @@ from corpus.ledger.writer import open_ledger
 from corpus.manifest import Live, Manifest
 from corpus.runlog import RunLog
 from corpus.target import ResolvedTarget
+from draftmill import live_feed
 from draftmill.live_feed import LiveRun, live_run
+from extraction.feed_messages import RowLeftOut, encode_event
 from extraction.run import ExtractionRun
 from extraction.stage import plan_capture, plan_extraction
 from fleet.devices import Device
@@ -31,7 +33,7 @@ from fleet.gang import Account, Depth, Gang
 from fleet.interrupt import Interrupt
 from tests.conftest import World
 from tests.extraction.answered import answered_world, sections
-from training.live import share_devices
+from training.live import Producers, share_devices, without
 from training.messages import TrainProgress, TrainSummary
 from training.plan import TrainingPlan, plan_training
 from training.run import run_training
@@ -320,6 +322,32 @@ def scene_drafter(scene: Scene, manifest: Manifest) -> str:
     capture_id, layer_ids = plan_capture(manifest, scene.target())
     with open_ledger(scene.world.workspace, "ask") as ledger:
         return plan_training(manifest, scene.build_id, capture_id, layer_ids, ledger).drafter_id
+
+
+def test_rows_that_no_target_could_capture_are_not_entered_as_trained(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered: list[TrainingPlan] = []
+
+    async def told(plan: TrainingPlan, *arguments: Any) -> tuple[None, None]:
+        """In place of the run: one row is left out, in two epochs."""
+        (producers,) = [one for one in arguments if isinstance(one, Producers)]
+        for pack in (1, 9):
+            event = RowLeftOut(pack=pack, response_id=plan.live[3].response_id, tokens=5, reason="out of memory")
+            producers.hear(encode_event(event))
+        entered.append(without(plan, producers.left_out))
+        return None, None
+
+    monkeypatch.setattr(live_feed, "run_live", told)
+    ended = train(scene, 1, 1)
+    plan = ended.run.plan
+    (trained,) = entered
+    assert trained.training_ids == [row.response_id for i, row in enumerate(plan.live) if i != 3]
+    assert (len(trained.tokens), len(trained.answers)) == (47, 47)
+    assert trained.drafter_id == plan.drafter_id
+    assert ended.run.ended() == [
+        f"1 row had no states and was left out: {plan.live[3].response_id[:12]}, out of memory"
+    ]
 
 
 def devices(count: int) -> list[Device]:
