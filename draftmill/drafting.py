@@ -10,7 +10,7 @@ from corpus.ledger.writer import LedgerWriter, Readable
 from corpus.runlog import RunLog
 from draftmill.drafter_memory import drafter_memory
 from draftmill.interrupted import StoppedEarly
-from draftmill.live_feed import live_run
+from draftmill.live_feed import LiveRun, live_run
 from draftmill.session import Session
 from draftmill.stage_run import logged, reader
 from draftmill.terminal import INDENT, Screen, clock, say, say_below
@@ -47,8 +47,8 @@ def train_stage(session: Session, ledger: LedgerWriter, build: BuildPlan) -> Tra
     if is_trained(plan, ledger):
         say(f"train      nothing to do: drafter {plan.drafter_id} is trained")
         return plan
-    live = live_run(session, plan) if session.manifest.training.feed == "live" else None
-    for i, line in enumerate(training_lines(session, plan, ledger)):
+    live = _live(session, plan)
+    for i, line in enumerate(_lines(session, plan, ledger, live)):
         say(f"{'train' if i == 0 else '':<{INDENT}}{line}")
     log = RunLog(ledger, "train", build.build_id)
 
@@ -84,7 +84,14 @@ def training_lines(session: Session, plan: TrainingPlan, ledger: Readable) -> li
     Raises:
         UserError: training, the captured states and serving would not mean the same drafter.
     """
-    live = live_run(session, plan) if session.manifest.training.feed == "live" else None
+    return _lines(session, plan, ledger, _live(session, plan))
+
+
+def _live(session: Session, plan: TrainingPlan) -> LiveRun | None:
+    return live_run(session, plan) if session.manifest.training.feed == "live" else None
+
+
+def _lines(session: Session, plan: TrainingPlan, ledger: Readable, live: LiveRun | None) -> list[str]:
     device = live.crew.drafters[0] if live else session.local_devices[0]
     item = train_item(plan, session.manifest, session.target, ledger, device, 0)
     require(contract_of_item(item, max_model_len=session.manifest.target.max_model_len))

@@ -35,6 +35,8 @@ class LiveRun:
     session: Session
     plan: TrainingPlan
     crew: Crew
+    packs: Sequence[tuple[int, list[int]]]
+    """(epoch, indices into plan.live), as training.pack.all_packs numbers them."""
     room_bytes: int
     job_tokens: int
     left_out: dict[str, str] = field(default_factory=dict)
@@ -76,7 +78,7 @@ class LiveRun:
         told = [msgspec.msgpack.encode(config) for config in configs]
         producers = Producers(TARGET, told, encode_packs, lambda data: self._hear(log, data), self.left_out)
         summary, self.account = await run_live(
-            plan, session.manifest, target, ledger, log, self.crew, producers, self.room_bytes,
+            plan, self.packs, session.manifest, target, ledger, log, self.crew, producers, self.room_bytes,
             1 if self.crew.drafters[0].kind == "cpu" else 0, interrupt, screen.show, screen.fed, screen.stopping,
         )  # fmt: skip
         return summary
@@ -112,7 +114,7 @@ def live_run(session: Session, plan: TrainingPlan) -> LiveRun:
     )
     room = queue_bytes(section.live, largest, usual, len(crew.targets) + len(crew.drafters))
     # whichever packs are left after a resume come together
-    return LiveRun(session, plan, crew, room, sum(sorted(lengths)[-PACKS_OF_A_JOB:]))
+    return LiveRun(session, plan, crew, packs, room, sum(sorted(lengths)[-PACKS_OF_A_JOB:]))
 
 
 def feed_row(row: LiveRow) -> FeedRow:

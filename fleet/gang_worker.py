@@ -3,20 +3,17 @@
 The import string "module:function" names `create(config, port) -> main`; both run in one thread, so what a library
 keeps by thread (torch's grad mode) holds for main too. A member that is through, or has raised, stays until it is
 told to leave: its peers' connections must not break before the coordinator knows why. When the coordinator is gone,
-nothing of the process group survives (`fleet.worker`'s guard).
+nothing of the process group survives (`fleet.line`'s guard).
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-import os
-import signal
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import NoReturn
 
 from fleet import shared_bytes
@@ -33,8 +30,9 @@ from fleet.gang_messages import (
     encode,
 )
 from fleet.gang_ports import Batch, ConsumerPort, GangClosed, Port, ProducerPort, QueueError
+from fleet.line import Line, leave, open_line
 from fleet.messages import Beat
-from fleet.worker import describe, end_group, leave, start_guard
+from fleet.worker import describe
 
 __all__ = ["Batch", "ConsumerPort", "GangClosed", "Port", "ProducerPort", "QueueError", "main"]
 
@@ -44,16 +42,12 @@ CLOSE_GRACE_S = 3.0
 
 def main(connection_fd: int, coordinator_pid: int) -> None:
     """Run a member over an open pipe; the first thing that a new process does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.set_inheritable(connection_fd, False)
-    start_guard(coordinator_pid)
-    asyncio.run(_Member(Connection(connection_fd)).run())
+    asyncio.run(_Member(open_line(connection_fd, coordinator_pid)).run())
 
 
 class _Member:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._sending = threading.Lock()
+    def __init__(self, line: Line) -> None:
+        self._line = line
         self._inbox: asyncio.Queue[ToMember] = asyncio.Queue()
         self._port: Port | None = None
         self._go = threading.Event()
@@ -66,7 +60,7 @@ class _Member:
             raise TypeError(f"a member's first message is {type(join).__name__}; it must be Join")
         work = threading.Thread(target=self._work, args=(join,), daemon=True, name="main")
         work.start()
-        beats = asyncio.create_task(self._beat(join.beat_s))
+        beats = asyncio.create_task(self._line.beat(encode(Beat()), join.beat_s))
         while not isinstance(await self._inbox.get(), Close):
             self._go.set()
         if self._port is not None:
@@ -96,25 +90,11 @@ class _Member:
             self._send(Raised(describe(error), at_s))
             traceback.print_exc()
 
-    async def _beat(self, beat_s: float) -> None:
-        while True:
-            self._send(Beat())
-            await asyncio.sleep(beat_s)
-
     def _send(self, message: FromMember) -> None:
-        data = encode(message)
-        try:
-            with self._sending:
-                self._connection.send_bytes(data)
-        except OSError:
-            end_group()  # nobody listens any more
+        self._line.send(encode(message))
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
-        while True:
-            try:
-                data = self._connection.recv_bytes()
-            except (EOFError, OSError):
-                end_group()
+        for data in self._line.received():
             message = decode_to_member(data)
             if isinstance(message, Join | Go | Close):
                 loop.call_soon_threadsafe(self._inbox.put_nowait, message)

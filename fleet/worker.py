@@ -14,17 +14,14 @@ import importlib
 import inspect
 import os
 import re
-import select
-import signal
 import sys
 import threading
 import traceback
 from collections.abc import Awaitable, Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from fleet.groups import kill_group
+from fleet.line import EXIT_BROKEN, Line, leave, open_line
 from fleet.messages import (
     Beat,
     Emitted,
@@ -40,8 +37,6 @@ from fleet.messages import (
     encode,
 )
 
-EXIT_BROKEN = 70
-"""Exit code of a worker that found its own handler broken."""
 EXIT_START_FAILED = 71
 """Exit code of a worker whose factory raised."""
 
@@ -116,16 +111,12 @@ def _telling_line(text: str) -> str:
 
 def main(connection_fd: int, coordinator_pid: int) -> None:
     """Run a worker over an open pipe; the first thing that a new process does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.set_inheritable(connection_fd, False)
-    start_guard(coordinator_pid)
-    asyncio.run(_Worker(Connection(connection_fd)).run())
+    asyncio.run(_Worker(open_line(connection_fd, coordinator_pid)).run())
 
 
 class _Worker:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._sending = threading.Lock()
+    def __init__(self, line: Line) -> None:
+        self._line = line
         self._inbox: asyncio.Queue[ToWorker] = asyncio.Queue()
         self._log_start = os.fstat(1).st_size  # the log of this device's earlier workers is before it
 
@@ -144,7 +135,7 @@ class _Worker:
             )
             leave(EXIT_START_FAILED)
         self._send(Ready(handler.capacity))
-        beats = asyncio.create_task(self._beat(start.beat_s))
+        beats = asyncio.create_task(self._line.beat(encode(Beat()), start.beat_s))
         tasks: set[asyncio.Task[None]] = set()
         while isinstance(message := await self._inbox.get(), Item):
             task = asyncio.create_task(self._handle(handler, message))
@@ -178,25 +169,11 @@ class _Worker:
         else:
             self._send(Result(item.item_id, payload))
 
-    async def _beat(self, beat_s: float) -> None:
-        while True:
-            self._send(Beat())
-            await asyncio.sleep(beat_s)
-
     def _send(self, message: FromWorker) -> None:
-        data = encode(message)
-        try:
-            with self._sending:
-                self._connection.send_bytes(data)
-        except OSError:
-            end_group()  # nobody listens any more
+        self._line.send(encode(message))
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
-        while True:
-            try:
-                data = self._connection.recv_bytes()
-            except (EOFError, OSError):
-                end_group()
+        for data in self._line.received():
             loop.call_soon_threadsafe(self._inbox.put_nowait, decode_to_worker(data))
 
 
@@ -208,39 +185,3 @@ async def _create(start: Start, emit: Emit) -> Any:
         waiting: Awaitable[Any] = made
         return await waiting
     return made
-
-
-def leave(code: int) -> NoReturn:
-    """End without waiting for threads: an engine's, or a long call's, must not keep the process."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def end_group() -> NoReturn:
-    """End this process and everything that it started. The worker leads its own process group."""
-    kill_group(os.getpgid(0))
-    os._exit(EXIT_BROKEN)
-
-
-def start_guard(coordinator_pid: int) -> None:
-    """Fork a process that kills the group when the coordinator or this worker is gone.
-
-    The reader sees a dead coordinator too, but not while a native call holds the interpreter; and nobody
-    else would see a killed worker's children if the coordinator died with it. Must run before any thread.
-    """
-    watched = [os.pidfd_open(coordinator_pid), os.pidfd_open(os.getpid())]
-    if os.getppid() != coordinator_pid:
-        os._exit(EXIT_BROKEN)  # it died before it could be watched, and the number may be another's
-    if os.fork():
-        for pidfd in watched:
-            os.close(pidfd)
-        return
-    try:
-        os.dup2(watched[0], 3)  # the pipe is among what is closed: a guard must not hold it open
-        os.dup2(watched[1], 4)
-        os.closerange(5, os.sysconf("SC_OPEN_MAX"))
-        select.select([3, 4], [], [])
-        kill_group(os.getpgid(0))
-    finally:
-        os._exit(0)

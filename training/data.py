@@ -44,6 +44,7 @@ class TrainingData:
         self._open: OrderedDict[Path, ShardReader] = OrderedDict()
         self._teacher: dict[int, Any] = {}
         self._kept_tokens = 0
+        self._used: set[int] | None = None
         captures = set()
         for shard in shards:
             captures.add(self._add(Path(shard.path), shard.rows))
@@ -58,11 +59,12 @@ class TrainingData:
             raise UserError(f"no training rows: {len(self.rows)} rows, all of them held out. Extract more.")
 
     def used_token_ids(self) -> set[int]:
-        """Every token id that occurs in the shards."""
-        used: set[int] = set()
-        for path in dict.fromkeys(self._paths):
-            used.update(self._reader(path).token_ids().unique().tolist())
-        return used
+        """Every token id that occurs in the shards, which are read for it once."""
+        if self._used is None:
+            self._used = set()
+            for path in dict.fromkeys(self._paths):
+                self._used.update(self._reader(path).token_ids().unique().tolist())
+        return self._used
 
     def document(self, index: int, target: FrozenTarget) -> Document:
         """Row `index` with its states, loss mask and teacher."""

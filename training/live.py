@@ -26,8 +26,8 @@ from fleet.gang import Account, Depth, Gang, GangError, Member
 from fleet.interrupt import Interrupt
 from fleet.shared_bytes import SharedBytesError
 from training.messages import LiveItem, TrainProgress, TrainSummary
-from training.plan import PackRows, TrainingPlan, live_jobs, live_packs, live_rows, train_item
-from training.progress import left_to_do, newest_progress
+from training.plan import PackRows, TrainingPlan, live_jobs, live_rows, train_item
+from training.progress import CHECKPOINTS, left_to_do, newest_progress
 from training.run import RunRecord, enter_drafter
 
 PACKS_PER_WORKER = 4
@@ -114,6 +114,7 @@ def queue_bytes(live: Live, largest: int, usual: int, workers: int) -> int:
 
 async def run_live(
     plan: TrainingPlan,
+    packs: Sequence[tuple[int, list[int]]],
     manifest: Manifest,
     target: ResolvedTarget,
     ledger: LedgerWriter,
@@ -129,14 +130,16 @@ async def run_live(
 ) -> tuple[TrainSummary | None, Account]:
     """Train, export, measure, and enter the drafter; no summary if an interrupt ended it at a checkpoint.
 
+    Args:
+        packs: (epoch, indices into plan.live) of every pack, as training.pack.all_packs numbers them.
+
     Raises:
         UserError: a worker failed; checkpoints stay and the next run goes on from them.
     """
     item = train_item(plan, manifest, target, ledger, crew.drafters[0], threads)
-    packs = live_packs(plan, item)
     used = used_token_ids(ledger.workspace.responses, [(row.shard, row.shard_row) for row in plan.live])
     item = msgspec.structs.replace(item, live=live_rows(plan, packs, used, manifest.extraction.final_state))
-    progress = newest_progress(Path(item.out_dir) / "checkpoints", item.fingerprint())
+    progress = newest_progress(Path(item.out_dir) / CHECKPOINTS, item.fingerprint())
     jobs = live_jobs(plan, packs, left_to_do(progress.done, len(packs)))
     record = RunRecord(plan, ledger, report, progress.step)
     names = [f"drafter {rank}" for rank in range(len(crew.drafters))]

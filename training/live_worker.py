@@ -25,10 +25,9 @@ from training.data import TrainingData, make_document
 from training.frozen import FrozenTarget, load_frozen
 from training.loop import train
 from training.messages import LiveItem, TrainItem, TrainSummary
-from training.progress import Progress
+from training.progress import CHECKPOINTS, Progress
 from training.step import Pack
 from training.worker import (
-    CHECKPOINTS,
     check,
     finish,
     loop_settings,

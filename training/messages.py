@@ -112,9 +112,14 @@ class TrainItem(msgspec.Struct, frozen=True, kw_only=True):
         return digest("training", body)
 
 
+def auto_tokens(device: str) -> int:
+    """Context tokens of a pack where nobody says how many: cpu, or a GPU as torch names it."""
+    return AUTO_TOKENS_CPU if device == "cpu" else AUTO_TOKENS_GPU
+
+
 def tokens_per_pack(item: TrainItem) -> int:
     """Context tokens of a pack, chosen by device where the item leaves it open."""
-    return item.tokens_per_batch or (AUTO_TOKENS_CPU if item.device == "cpu" else AUTO_TOKENS_GPU)
+    return item.tokens_per_batch or auto_tokens(item.device)
 
 
 class SlotSums(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,15 +21,13 @@ from fleet.devices import Device
 from training.memory import most_anchors
 from training.messages import (
     AUTO_MASK_TOKEN,
-    AUTO_TOKENS_CPU,
-    AUTO_TOKENS_GPU,
     LiveRows,
     ShardRows,
     TrainItem,
     TrainRow,
-    tokens_per_pack,
+    auto_tokens,
 )
-from training.pack import all_packs, epoch_packs
+from training.pack import epoch_packs
 
 LEFT_TO_WORKER = 0
 PACKS_OF_A_JOB = 4
@@ -180,11 +178,6 @@ def plan_training(
     )  # fmt: skip
 
 
-def live_packs(plan: TrainingPlan, item: TrainItem) -> list[tuple[int, list[int]]]:
-    """(epoch, indices into plan.live) of every pack; its number is its place."""
-    return all_packs(plan.tokens, tokens_per_pack(item), epochs=item.epochs, seed=item.seed)
-
-
 def live_jobs(
     plan: TrainingPlan, packs: Sequence[tuple[int, list[int]]], left: Iterator[int]
 ) -> Iterator[list[PackRows]]:
@@ -228,7 +221,7 @@ def pack_budget(tokens_per_batch: int | Literal["auto"], device: Device) -> int:
     """The same, as the manifest says it."""
     if tokens_per_batch != "auto":
         return tokens_per_batch
-    return AUTO_TOKENS_CPU if device.kind == "cpu" else AUTO_TOKENS_GPU
+    return auto_tokens(device.torch_name)
 
 
 def computes_again(activation_checkpointing: bool | Literal["auto"], device: Device) -> bool:

@@ -16,6 +16,8 @@ from corpus.artefacts import TEMPORARY_SUFFIX
 from corpus.errors import DamagedError, UserError
 
 STATE = "state.json"
+CHECKPOINTS = "checkpoints"
+"""Their folder, in a drafter's own."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from fleet.pool import Done, Pool, PoolError
 from training.card import CardFacts, gather, write_card
 from training.messages import TrainItem, TrainProgress, TrainSummary, tokens_per_pack
 from training.plan import TrainingPlan, train_item
-from training.progress import newest_progress
+from training.progress import CHECKPOINTS, newest_progress
 from training.record import acceptance_rows, metric_rows, read_acceptance, read_metrics, write_metrics
 
 log = logging.getLogger("draftmill")
@@ -39,7 +39,6 @@ CHECKPOINT_S = 600.0
 """For a step, a walk that is under way, and the checkpoint of a large drafter."""
 WRITE_S = 60.0
 """Figures of a long run are many: they are written no more often."""
-CHECKPOINTS = "checkpoints"
 
 
 def is_trained(plan: TrainingPlan, ledger: Readable) -> bool:

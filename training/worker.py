@@ -37,11 +37,12 @@ from training.messages import (
     tokens_per_pack,
 )
 from training.pack import all_packs
+from training.progress import CHECKPOINTS
 from training.shape import DrafterShape, from_exported_config, shape_for_target
 from training.step import Agreement, Pack, StepSettings
 from training.walk import Acceptance
 
-CHECKPOINTS, EXPORT = "checkpoints", "export"
+EXPORT = "export"
 CHECKED_ROWS = 32
 """Whose final states are looked at before the first step."""
 
@@ -198,11 +199,15 @@ def check(item: TrainItem, drafter: Drafter, target: FrozenTarget, data: Trainin
     Raises:
         UserError: with every difference on a line of its own.
     """
-    used = data.used_token_ids() | set(item.live.used_token_ids if item.live else ())
-    problems = contract_of_item(item, drafter.shape, used_token_ids=used)
+    problems = contract_of_item(item, drafter.shape, used_token_ids=used_token_ids(item, data))
     if item.labels != "sampled":
         problems += check_final_state(*greedy_agreement(target, data))
     require(problems)
+
+
+def used_token_ids(item: TrainItem, data: TrainingData) -> set[int]:
+    """Every token id of the rows in shards and of those that are fed."""
+    return data.used_token_ids() | set(item.live.used_token_ids if item.live else ())
 
 
 def greedy_agreement(target: FrozenTarget, data: TrainingData) -> tuple[int, int]:
@@ -221,8 +226,7 @@ def drafter_shape(item: TrainItem, data: TrainingData, target: FrozenTarget) -> 
     if mask_token_id == AUTO_MASK_TOKEN and item.init_dir:
         mask_token_id = from_exported_config(Path(item.init_dir) / "config.json").mask_token_id
     if mask_token_id == AUTO_MASK_TOKEN:
-        used = data.used_token_ids() | set(item.live.used_token_ids if item.live else ())
-        mask_token_id = choose_mask_token(item.target_dir, used, target.embeddings_VH)
+        mask_token_id = choose_mask_token(item.target_dir, used_token_ids(item, data), target.embeddings_VH)
     else:
         mask_token_id = check_mask_token(item.target_dir, mask_token_id, vocab)
     return shape_for_target(
