@@ -95,7 +95,7 @@ def _lines(session: Session, plan: TrainingPlan, ledger: Readable, live: LiveRun
     device = live.crew.drafters[0] if live else session.local_devices[0]
     item = train_item(plan, session.manifest, session.target, ledger, device, 0)
     require(contract_of_item(item, max_model_len=session.manifest.target.max_model_len))
-    agreed = "training, states and serving agree: RoPE, layers, causality, vocabulary, norms"
+    agreed = "training, states and serving agree (RoPE, layers, vocabulary, norms)"
     return [*plan.lines(), *drafter_memory(session, plan).text_lines(), *(live.lines() if live else []), agreed]
 
 
