@@ -34,6 +34,7 @@ class RunLog:
     def __init__(self, ledger: LedgerWriter, command: str, build_id: str | None) -> None:
         self.run_id = make_run_id()
         self.ledger = ledger
+        self.build_id = build_id
         self.folder = ledger.workspace.run(self.run_id)
         self._body: dict[str, Any] = {
             "command": command,

@@ -36,14 +36,16 @@ def query(workspace: Workspace, sql: str) -> pl.DataFrame:
     import polars as pl
 
     statement = readable_statement(sql)
-    with connect(workspace) as connection:
+    with connect(workspace, statement) as connection:
         try:
             table = _shown(connection.sql(statement)).to_arrow_table()
             return pl.DataFrame(table.rename_columns(_distinct(table.column_names)))
         except (duckdb.Error, RuntimeError) as error:
             if workspace.snapshot.name in str(error) or "Corrupt database file" in str(error):
                 raise _unreadable(workspace, error) from error
-            raise UserError(f"sql: {_short(error)}") from error
+            named = isinstance(error, duckdb.BinderException | duckdb.CatalogException)
+            older = _older(workspace, connection) if named else None
+            raise UserError(f"sql: {_short(error)}{older or ''}") from error
         except pl.exceptions.PolarsError as error:
             raise UserError(f"sql: a column cannot be shown ({_short(error)}). CAST it to VARCHAR.") from error
 
@@ -88,8 +90,12 @@ def readable_statement(sql: str) -> str:
     return str(statements[0].query)
 
 
-def connect(workspace: Workspace) -> duckdb.DuckDBPyConnection:
+def connect(workspace: Workspace, asked: str | None = None) -> duckdb.DuckDBPyConnection:
     """A locked read-only connection to the snapshot, with the text views.
+
+    Args:
+        asked: what will be run. Text views that it does not name are there without a row: to look at the files of a
+            million answers takes longer than most questions.
 
     Raises:
         UserError: nothing has been published here yet, or the snapshot cannot be read.
@@ -102,26 +108,110 @@ def connect(workspace: Workspace) -> duckdb.DuckDBPyConnection:
             "DRAFTMILL_WORKSPACE chooses, else ./workspace, wherever the manifest lies. Choose the one that was built "
             f"in, or run `draftmill build MANIFEST -w {shlex.quote(str(workspace.root))}` first."
         )
-    root = workspace.root.resolve()
     try:
         connection = duckdb.connect(str(workspace.snapshot.absolute()), read_only=True)
         refuse_newer(connection, str(workspace.snapshot))
-        connection.execute("SET TimeZone = 'UTC'")
+        _lock(connection, workspace)
     except (duckdb.Error, UnicodeError) as error:
         raise _unreadable(workspace, error) from error
-    for name, statement in text_views(workspace).items():
-        try:
-            connection.execute(statement)
-        except duckdb.Error as error:  # one damaged file must not close the other views: asked, this one says why
-            why = f"{name} cannot be read ({_short(error)})"
-            first = EMPTY_VIEWS[name].replace("NULL::VARCHAR", f"error({_quoted(why)})::VARCHAR", 1)
-            connection.execute(first.removesuffix(" WHERE false"))
+    wanted = [name for name in EMPTY_VIEWS if asked is None or name in asked.lower()]
+    for name, statement in {**EMPTY_VIEWS, **(text_views(workspace) if wanted else {})}.items():
+        if name in wanted:
+            _make_text_view(connection, name, statement)
+        else:
+            connection.execute(EMPTY_VIEWS[name])
+    return connection
+
+
+def _lock(connection: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
+    """Read below the workspace and nowhere else. A second connection of one process shares what the first has set."""
+    locked = connection.execute("SELECT current_setting('lock_configuration')").fetchone()
+    if locked and locked[0]:
+        return
+    root = workspace.root.resolve()
     # a view's pattern is judged as it is written, the files that it finds by their names
     allowed = dict.fromkeys((f"{root}/", f"{glob.escape(str(root))}/"))
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET enable_progress_bar = false")
     connection.execute(f"SET allowed_directories = [{', '.join(map(_quoted, allowed))}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
+
+
+def _make_text_view(connection: duckdb.DuckDBPyConnection, name: str, statement: str) -> None:
+    """Make a view of texts; one damaged file must not close the other views: asked, this one says why."""
+    import duckdb
+
+    try:
+        connection.execute(statement.replace("CREATE", "CREATE OR REPLACE", 1))
+    except duckdb.Error as error:
+        why = f"{name} cannot be read ({_short(error)})"
+        first = EMPTY_VIEWS[name].replace("NULL::VARCHAR", f"error({_quoted(why)})::VARCHAR", 1)
+        connection.execute(first.removesuffix(" WHERE false").replace("CREATE", "CREATE OR REPLACE", 1))
+
+
+View = tuple[str, str, list[tuple[str, str, str]]]
+"""Name, comment, and of each column its name, type and comment."""
+
+INNER = ("fingerprint", "counted_composition")
+"""Views that composition is made of: no part of the contract."""
+
+COLUMNS = """
+    SELECT v.view_name, v.comment, c.column_name, c.data_type, c.comment
+    FROM duckdb_views() v JOIN duckdb_columns() c ON c.table_oid = v.view_oid AND c.database_oid = v.database_oid
+    WHERE NOT v.internal ORDER BY v.view_name, c.column_index
+"""
+
+
+def views(workspace: Workspace | None = None) -> list[View]:
+    """The views that can be asked, those of texts too, by name: of a published ledger, else those that it would have.
+
+    Raises:
+        UserError: the snapshot cannot be read.
+    """
+    if workspace is not None and workspace.snapshot.exists():
+        with connect(workspace) as connection:
+            return _views(connection)
+    with _schema_alone() as connection:
+        return _views(connection)
+
+
+def _views(connection: duckdb.DuckDBPyConnection) -> list[View]:
+    found: dict[str, View] = {}
+    for name, comment, column, kind, said in connection.execute(COLUMNS).fetchall():
+        if name in INNER:
+            continue
+        what, columns = TEXT_COMMENTS.get(name, (comment or "", {}))
+        found.setdefault(name, (name, what, []))[2].append((column, kind, said or columns.get(column, "")))
+    return list(found.values())
+
+
+def _schema_alone() -> duckdb.DuckDBPyConnection:
+    """An empty ledger of this draftmill, with its text views."""
+    import duckdb
+
+    connection = duckdb.connect()
+    migrate(connection, "an empty ledger")
+    for statement in EMPTY_VIEWS.values():
+        connection.execute(statement)
     return connection
+
+
+def _older(workspace: Workspace, connection: duckdb.DuckDBPyConnection) -> str | None:
+    """What to do where the snapshot lacks a table, view or column that this draftmill has; None if it lacks none."""
+    listed = "SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal"
+    there = set(connection.execute(listed).fetchall())
+    with _schema_alone() as ours:
+        lacking = sorted(set(ours.execute(listed).fetchall()) - there)
+    if not lacking:
+        return None
+    tables = {table for table, _ in there}
+    named = dict.fromkeys(table if table not in tables else f"{table}.{column}" for table, column in lacking)
+    first, more = ", ".join(list(named)[:3]), len(named) - 3
+    return (
+        f" The published ledger is of an older draftmill and lacks {first}{f' and {more} more' if more > 0 else ''}: "
+        f"run `draftmill ledger rebuild -w {shlex.quote(str(workspace.root))}`."
+    )
 
 
 def _unreadable(workspace: Workspace, error: BaseException) -> UserError:
@@ -138,8 +228,9 @@ class LedgerReader:
         import duckdb
 
         self.workspace = workspace
+        self._made: set[str] = set()
         if workspace.snapshot.exists():
-            self._connection = connect(workspace)
+            self._connection = connect(workspace, "")
         else:
             self._connection = duckdb.connect()
             migrate(self._connection, "an empty ledger")
@@ -147,6 +238,7 @@ class LedgerReader:
     def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Rows of a SELECT."""
         with self._explained():
+            self._texts(sql)
             return list(self._connection.execute(sql, list(values)).fetchall())
 
     def frame(self, sql: str, *values: Any) -> pl.DataFrame:
@@ -154,7 +246,15 @@ class LedgerReader:
         import polars as pl
 
         with self._explained():
+            self._texts(sql)
             return pl.DataFrame(self._connection.sql(sql, params=list(values)).to_arrow_table())
+
+    def _texts(self, sql: str) -> None:
+        """Make the text views that a question names; connect made them without a row."""
+        named = [name for name in EMPTY_VIEWS if name in sql.lower() and name not in self._made]
+        for name in named if self.workspace.snapshot.exists() else ():
+            _make_text_view(self._connection, name, text_views(self.workspace)[name])
+            self._made.add(name)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -163,7 +263,11 @@ class LedgerReader:
         try:
             yield
         except duckdb.Error as error:
+            named = isinstance(error, duckdb.BinderException | duckdb.CatalogException)
+            older = _older(self.workspace, self._connection) if named and self.workspace.snapshot.exists() else None
             self._connection.close()
+            if older is not None:
+                raise UserError(f"{self.workspace.snapshot}: {older.strip()}") from error
             raise _unreadable(self.workspace, error) from error
 
 
@@ -178,6 +282,23 @@ EMPTY_VIEWS = {
     "SELECT NULL::VARCHAR AS response_id, NULL::INTEGER AS attempt, NULL::VARCHAR AS text, "
     "NULL::INTEGER[] AS prompt_token_ids, NULL::INTEGER[] AS token_ids WHERE false",
 }
+
+
+TEXT_COMMENTS: dict[str, tuple[str, dict[str, str]]] = {
+    "prompt_text": (
+        "Texts of every prompt that was read, dropped ones too, from the files of pools/",
+        {"messages": "JSON: what the target is shown", "tools": "JSON", "asked": "The user turns, one under another"},
+    ),
+    "original_text": (
+        "Answers that the sources' own rows have, where keep_original is set, from the files of pools/",
+        {"row_index": "0-based, in file", "answers": "One a turn"},
+    ),
+    "response_text": (
+        "Texts and token ids of accepted answers, from the files of responses/",
+        {"prompt_token_ids": "As the engine saw them", "token_ids": "As the engine wrote them"},
+    ),
+}
+"""Comments of the text views, which are temporary and so have none in the ledger, and of their columns."""
 
 
 def text_views(workspace: Workspace) -> dict[str, str]:

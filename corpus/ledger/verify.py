@@ -14,6 +14,7 @@ from pathlib import Path
 
 from corpus.errors import UserError, first_line
 from corpus.ledger.accounts import Build, check_selections, check_states, known_builds
+from corpus.ledger.composition_proof import check_composition
 from corpus.ledger.findings import Finding, Problems
 from corpus.ledger.query import LedgerReader
 from corpus.ledger.references import Scope, check_ids, check_references
@@ -58,7 +59,8 @@ def verify(
     for build in builds:
         report(f"build {build.name} {build.build_id[:8]}")
         findings += [
-            check_selections(ledger, build), check_states(ledger, build), _check_prompts(ledger, build, all_prompts),
+            check_selections(ledger, build), check_states(ledger, build), check_composition(ledger, build),
+            _check_prompts(ledger, build, all_prompts),
         ]  # fmt: skip
     report("answers that no build wants")
     rest = check_states(ledger, None) if build_id is None else None

@@ -2,8 +2,9 @@
 
 Every job is one transaction on one connection. After a job the writer publishes a snapshot if the last one is
 old enough: CHECKPOINT, then a child process copies the file (a copy inside this process would drop DuckDB's
-lock on it) and the copy is renamed into place. Publishing takes at most PUBLISH_SHARE of the time and
-happens at most every PUBLISH_EVERY_S, so queries never delay a run.
+lock on it), of a large ledger another counts the copy's composition once for all who will ask it, and the copy is
+renamed into place. Publishing takes at most PUBLISH_SHARE of the time and happens at most every PUBLISH_EVERY_S, so
+queries never delay a run.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from corpus.artefacts import full_disk, remove_temporaries, temporary_path
 from corpus.errors import UserError, first_line
+from corpus.ledger.kept import is_kept, kept_by_child
 from corpus.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ T = TypeVar("T")
 
 PUBLISH_EVERY_S = 10.0
 PUBLISH_SHARE = 0.05
+KEPT_FROM = 100_000
+"""Wanted answers from which on a snapshot's composition is counted before it is published."""
 
 
 class Readable(Protocol):
@@ -125,7 +129,7 @@ class LedgerWriter:
         try:
             self._connection = duckdb.connect(str(path))
             self._connection.execute("SET TimeZone = 'UTC'")
-            migrate(self._connection, str(self._path))
+            migrated = migrate(self._connection, str(self._path))
         except (duckdb.Error, OSError, UnicodeError) as error:
             if self._connection is not None:
                 self._connection.close()
@@ -135,8 +139,8 @@ class LedgerWriter:
                 "everything in it is made again from the other files."
             )
             raise UserError(reason) from error
-        self._dirty = stale
-        if self._next_publish == 0.0 and not stale and self.workspace.snapshot.exists():
+        self._dirty = stale or migrated
+        if self._next_publish == 0.0 and not self._dirty and self.workspace.snapshot.exists():
             self._next_publish = time.monotonic() + PUBLISH_EVERY_S  # what is published is as new as the ledger
 
     def _transaction(self, job: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
@@ -187,7 +191,9 @@ class LedgerWriter:
         try:
             with self._explained():
                 self._open_connection().execute("CHECKPOINT")
-            subprocess.run(["cp", "--", str(self.workspace.ledger), str(temporary)], check=True, capture_output=True)
+            self._copy(temporary)
+            if self._worth_keeping() and not kept_by_child(temporary):
+                self._copy(temporary)  # it may be half-written
             temporary.replace(self.workspace.snapshot)
             self._dirty = False
         except (duckdb.Error, OSError, subprocess.CalledProcessError) as error:
@@ -202,6 +208,15 @@ class LedgerWriter:
             log.warning("%s is not as new as it should be (%s)", self.workspace.snapshot, output.strip() or error)
         cost_s = time.monotonic() - started
         self._next_publish = time.monotonic() + max(PUBLISH_EVERY_S, cost_s / PUBLISH_SHARE)
+
+    def _copy(self, to: Path) -> None:
+        """A child copies: inside this process the copy would drop DuckDB's lock."""
+        subprocess.run(["cp", "--", str(self.workspace.ledger), str(to)], check=True, capture_output=True)
+
+    def _worth_keeping(self) -> bool:
+        """True if composition would be counted anew by everybody who asks the snapshot, and that takes a while."""
+        ((answers,),) = self._open_connection().execute("SELECT count(*) FROM build_responses").fetchall()
+        return bool(answers >= KEPT_FROM) and not is_kept(self._open_connection())
 
     def _close(self) -> None:
         import duckdb
@@ -297,8 +312,8 @@ def migrations() -> list[tuple[int, str, str]]:
     return sorted(found)
 
 
-def migrate(connection: duckdb.DuckDBPyConnection, path: str) -> None:
-    """Bring a ledger to this version, each migration in one transaction with its record.
+def migrate(connection: duckdb.DuckDBPyConnection, path: str) -> bool:
+    """Bring a ledger to this version, each migration in one transaction with its record; True if one was missing.
 
     Raises:
         UserError: the ledger was written by a newer draftmill.
@@ -308,14 +323,14 @@ def migrate(connection: duckdb.DuckDBPyConnection, path: str) -> None:
         "(version INTEGER PRIMARY KEY, name VARCHAR, applied_at TIMESTAMPTZ DEFAULT now())"
     )
     done = refuse_newer(connection, path)
-    for version, name, sql in migrations():
-        if version in done:
-            continue
+    missing = [one for one in migrations() if one[0] not in done]
+    for version, name, sql in missing:
         connection.execute("BEGIN")
         connection.execute(sql)
         connection.execute("INSERT INTO schema_migrations (version, name) VALUES (?, ?)", [version, name])
         connection.execute("COMMIT")
     connection.execute((resources.files("corpus.ledger") / "views.sql").read_text(encoding="utf-8"))
+    return bool(missing)
 
 
 def refuse_newer(connection: duckdb.DuckDBPyConnection, path: str) -> set[int]:

@@ -14,12 +14,14 @@ import pytest
 
 from corpus.building import commit_build
 from corpus.errors import UserError
-from corpus.ledger import ingest
+from corpus.ledger import ingest, writer
+from corpus.ledger.kept import kept_by_child
 from corpus.ledger.query import LedgerReader, query
 from corpus.ledger.rebuild import adopt, rebuild_workspace
 from corpus.ledger.writer import migrate, migrations, open_ledger
 from corpus.responses import Attempt, read_rows_at, write_responses
 from corpus.token_ids import pack_ids
+from corpus.workspace import Workspace
 
 World = Any
 
@@ -36,6 +38,17 @@ CONTRACT = {
     "acceptance_by_category": (
         "drafter_id build_id category measured_by acceptance_length drafts accepted_tokens rows"
     ),
+    "dropped": (
+        "build_id source reason detail file row_index upstream_id prompt_id winner_prompt_id winner_source winner_file "
+        "winner_row similarity eval_set eval_item overlap"
+    ),
+    "lengths": (
+        "build_id category answers mean_tokens median_tokens p95_tokens most_tokens mean_prompt_tokens "
+        "mean_reasoning_tokens truncated"
+    ),
+    "shared_rows": "build_id prompt_id source file row_index other_source other_file other_row reason similarity",
+    "throughput_by_hour": "run_id device hour tokens_per_s running waiting kv_use samples",
+    "build_difference": "old_build_id new_build_id change category source prompts",
     "prompt_text": "prompt_id messages",
     "original_text": "prompt_id file row_index answers",
     "response_text": "response_id",
@@ -440,3 +453,75 @@ def test_a_workspace_may_have_any_name(tmp_path: Path, name: str) -> None:
     assert query(world.workspace, "SELECT count(*) FROM selections").item() == plan.selected + plan.held_out
     rebuild_workspace(world.workspace)
     assert query(world.workspace, "SELECT count(*) FROM selections").item() == plan.selected + plan.held_out
+
+
+def composition(workspace: Workspace) -> list[tuple[Any, ...]]:
+    return query(workspace, "FROM composition ORDER BY ALL").rows()
+
+
+def kept_rows(workspace: Workspace) -> int:
+    return int(query(workspace, "SELECT count(*) FROM kept_composition WHERE stage = 'accepted'").item())
+
+
+def test_a_large_ledgers_snapshot_has_its_composition_counted_while_a_run_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger itself is left alone; the copy says what counting anew says."""
+    world.tell(world.manifest())
+    unlike = "DELETE FROM kept_composition; DELETE FROM kept_fingerprint"
+    with open_ledger(world.workspace, "run") as ledger:
+        ledger.call(lambda c: c.execute(unlike))
+        ledger.publish()
+        plain = composition(world.workspace)
+        assert kept_rows(world.workspace) == 0
+        monkeypatch.setattr(writer, "KEPT_FROM", 1)
+        ledger.publish()
+        assert kept_rows(world.workspace) > 0
+        assert composition(world.workspace) == plain
+        assert ledger.rows("SELECT count(*) FROM kept_composition") == [(0,)]
+    assert not list(world.workspace.root.glob("*.tmp*"))
+
+
+def test_a_snapshot_whose_counting_child_dies_is_published_without(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.tell(world.manifest())
+    plain = composition(world.workspace)
+
+    def spoilt(path: Path) -> bool:
+        path.write_bytes(path.read_bytes()[:4096])
+        return False
+
+    monkeypatch.setattr(writer, "KEPT_FROM", 1)
+    monkeypatch.setattr(writer, "kept_by_child", spoilt)
+    with open_ledger(world.workspace, "run") as ledger:
+        ledger.call(lambda c: c.execute("DELETE FROM kept_fingerprint"))
+        ledger.publish()
+        assert composition(world.workspace) == plain
+
+
+def test_a_child_that_cannot_open_the_copy_says_no(tmp_path: Path) -> None:
+    path = tmp_path / "broken.duckdb"
+    path.write_bytes(b"no ledger at all" * 1000)
+    assert not kept_by_child(path)
+
+
+def test_a_ledger_of_an_older_draftmill_is_published_anew_by_whoever_opens_it(world: World) -> None:
+    world.tell(world.manifest())
+    older = "DELETE FROM schema_migrations WHERE version = 7; DROP VIEW composition; DROP VIEW counted_composition; "
+    older += "DROP TABLE kept_composition; DROP TABLE kept_fingerprint"
+    with open_ledger(world.workspace, "run") as ledger:
+        ledger.call(lambda c: c.execute(older))
+    with pytest.raises(UserError, match="older draftmill"):
+        query(world.workspace, "FROM composition")
+    with open_ledger(world.workspace, "run"):
+        pass
+    assert composition(world.workspace)
+
+
+def test_two_readers_of_one_process_share_a_snapshot(world: World) -> None:
+    world.tell(world.manifest())
+    first, second = LedgerReader(world.workspace), LedgerReader(world.workspace)
+    assert first.rows("SELECT count(*) FROM builds") == second.rows("SELECT count(*) FROM builds")
+    with pytest.raises(UserError):
+        second.rows("SELECT * FROM read_csv('/etc/hosts')")

@@ -31,6 +31,7 @@ from corpus.import_source import ImportOptions
 from corpus.importing import commit_import, plan_import, read_import, settle_labels
 from corpus.ledger import ingest
 from corpus.ledger.findings import MOST_EXAMPLES, Finding, Problems
+from corpus.ledger.kept import keep_composition
 from corpus.ledger.query import query
 from corpus.ledger.references import RESPONSE_ID
 from corpus.ledger.verify import prompt_digest, verify
@@ -42,7 +43,7 @@ from corpus.shard_writer import write_shard
 from corpus.shards import CapturedRow, ShardMeta, ShardReader, capture_body
 
 World = Any
-CHECKS = {"selections", "states", "prompts", "ids", "references", "response shards", "hidden shards"}
+CHECKS = {"selections", "states", "composition", "prompts", "ids", "references", "response shards", "hidden shards"}
 META = ShardMeta("capture", (1,), False, "org/double", "rev1", "float32")
 
 
@@ -646,3 +647,13 @@ def test_problems_sum_and_their_lines_are_short(found: list[tuple[str, list[str]
     assert finding.holds == (finding.breaches == 0) == (finding.examples == ()) == (finding.next_step == "")
     assert len(finding.examples) == len({kind for kind, ids in found if ids})
     assert all(line.count(", ") <= MOST_EXAMPLES for line in finding.examples)
+
+
+def test_a_composition_that_says_other_than_the_tables_is_a_breach(copy: World) -> None:
+    """What is kept of it is believed while the tables look the same; verify counts."""
+    with open_ledger(copy.workspace, "run") as ledger:
+        ledger.call(keep_composition)
+        ledger.call(lambda c: c.execute("UPDATE kept_composition SET rows = rows + 1 WHERE stage = 'accepted'"))
+    wrong = [one for one in of(verify(copy.workspace), "composition") if not one.holds]
+    assert wrong
+    assert all("accepted" in one.examples[0] and "composition says" in one.examples[0] for one in wrong)
