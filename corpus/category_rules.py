@@ -56,7 +56,9 @@ class Rule(NamedTuple):
 
 LANGUAGES = (
     "python python3 java javascript typescript c++ cpp c# csharp golang kotlin haskell scala php perl matlab fortran "
-    "cobol solidity django flask fastapi pandas numpy pytorch tensorflow keras sklearn scikit-learn vue svelte nextjs "
+    "cobol solidity es6 es2015 ecmascript django flask fastapi pandas numpy pytorch tensorflow keras sklearn "
+    "scikit-learn "
+    "vue svelte nextjs "
     "nodejs pygame tkinter opencv pytest junit jquery cuda verilog vhdl elixir erlang clojure ocaml prolog vba "
 )
 TAGS = (
@@ -69,7 +71,7 @@ PROGRAMS = (
     "client cli simulation simulator crawler scraper webapp plugin subroutine implementation contract component gui"
 )
 QUERIES = "sql mysql postgresql postgres sqlite nosql mongodb graphql sparql"
-SHELLS = "bash powershell zsh awk sed grep cmd one-liner crontab linux unix git chmod chown ssh"
+SHELLS = "bash powershell zsh awk gawk sed grep ripgrep cmd cli one-liner cron crontab linux unix git chmod chown ssh"
 CONFIGS = (
     "dockerfile docker docker-compose kubernetes k8s helm terraform ansible nginx apache jenkins jenkinsfile makefile "
     "cmake cloudformation github gitlab systemd webpack eslint"
@@ -79,7 +81,9 @@ BLOCKS = "~code~sql ~code~bash ~code~sh ~code~yaml ~code~json ~code~html ~code~c
 CONCEPTS = (
     "hashmap hashtable hash recursion closure closures pointers mutex semaphore deadlock threads multithreading "
     "concurrency polymorphism encapsulation oop object-oriented api apis restful compiler middleware microservices "
-    "microservice async decorator heap queue orm mvc tuple array arrays database databases programming interface tcp"
+    "microservice async decorator heap queue orm mvc tuple array arrays database databases programming interface tcp "
+    "iterable "
+    "iterator iterators callback promises regex"
 )
 MAKE = "write implement create build develop make program generate design give provide complete need want show produce"
 CHANGE = (
@@ -93,16 +97,23 @@ EXPLAIN = (
 SOLVE = "calculate compute evaluate find determine what sum express simplify solve"
 CREATIVE = (
     "poem poems story stories essay song haiku letter email article blog speech joke jokes novel lyrics screenplay "
-    "limerick paragraph dialogue sketch caption slogan tweet plot recipe itinerary biography memo"
+    "limerick title paragraph dialogue sketch caption slogan tweet plot recipe itinerary biography memo"
 )
 BARRIER = frozenset(f"about on whose that which regarding discussing {CREATIVE}".encode().split())
 NUMBER_WORDS = frozenset(b"two three four five six seven eight nine ten twelve twenty dozen half twice double".split())
 
 _QUANTITY = (
     r"(?:total|average|final|prices?|costs?|sum|speed|percent\w*|profit|area|volume|perimeter|width|length|ages?|"
-    r"values?|number|amount|interest|remainder|distance|angles?|radius|worth|left|fraction|ratio|measure)\b"
+    r"values?|number|amount|interest|remainder|distance|angles?|radius|worth|left|fraction|ratio|measure|chances?|"
+    r"maximum|minimum|median|mean)\b"
+)
+_UNIT = (
+    r"[ -]?(?:km|cm|mm|kg|miles?|mph|feet|ft|inch|inches|hours?|minutes?|lit(?:er|re)s?|gallons?|met(?:er|re)s?|pounds?"
+    r"|cups?)"
 )
 CASED_MARKS = (
+    Mark("~inline", "", ("()",), r"\b\w+\(\)"),
+    Mark("~signature", "return returns", ("`",), r"`\w+\([^`\n]*\)`"),
     Mark("~language", "go c r", (), r"\b(?:in|using|to) (?:Go|C|R)\b(?![\w\[()^+#*=-]| m[ai])"),
     Mark("~language", "go c r", (), r"\b(?:Go|C|R) (?:program|function|code|script|struct|API)s?\b"),
     Mark(
@@ -116,17 +127,30 @@ CASED_MARKS = (
     Mark(
         "~code",
         "#include import function public func fn const let var return print",
-        (":\n", ");", ";\n", "{\n"),
+        (":\n", ");", ";\n", "{\n", ") {", "){"),
         r"(?m)^[ \t]*(?:def \w+\(|class \w+[^.?!\n]*[:{][ \t]*$|import [\w.]+[ \t]*(?:;|$|as )|from [\w.]+ import "
         r"|#include\b|(?:async )?function \w*\(|public (?:static|class|void|int)|func \w+\(|(?:pub )?fn \w+"
         r"|(?:const|let|var) \w+ = |return\b.*$|for .+ in .+:[ \t]*$|for ?\(.+[{;)][ \t]*$"
-        r"|[\w.]+ ?[+:]?= ?[\w.]+\(.*\)|print\(|.*[;{][ \t]*$)",
+        r"|[\w.]+ ?[+:]?= ?[\w.]+\(.*\)|print\(|.*[;{][ \t]*$)"
+        r"|\b(?:for(?:each)?|while|if|switch|catch) ?\([^)\n]{0,200}\)\s*\{",
     ),
     Mark("~code", "", ("```",), r"```[ \t]*[a-zA-Z]"),
     Mark("~stub", "def", (), r"""(?s)def \w+\(.*(?:["]{3}|[']{3})\s*(?:pass|\.\.\.)?\s*\Z"""),
     Mark("~stub", "todo", (), r"TODO"),
     Mark("~error", "error traceback", ("Error", "Exception"), r"(?:Error|Exception)\b|Traceback|error:"),
     Mark("~examples", "", (">>>",)),
+    Mark("~inline", "", ("`",), r"(?<!`)`[^`\n]*[\w'\"\])]?(?:[(\[{=<>*:]|\.\w)[^`\n]*`(?!`)"),
+    Mark(
+        "~calls_in_code",
+        "",
+        ("console.log", "process.argv", "stdout", "stdin", "require(", "module.exports", "__init__"),
+    ),
+    Mark(
+        "~file",
+        "",
+        (".py", ".js", ".ts", ".java", ".cpp", ".rs", ".go"),
+        r"(?i)\b(?!node\.|next\.|vue\.|react\.|express\.|three\.|d3\.)[a-z_][\w-]*\.(?:py|js|ts|java|cpp|rs|go)\b",
+    ),
     Mark(
         "~latex",
         "",
@@ -136,7 +160,22 @@ CASED_MARKS = (
     Mark("~latex", "", ("$",), r"\$(?:[a-zA-Z]\$|[^$\s][^$\n]{0,80}[\\^=+_<>/*][^$\n]{0,80}[^$\s]\$(?!\d))"),
 )
 TEXT_MARKS = (
-    Mark("~sql", "select", (), r"select [\s\S]{1,200}\bfrom\b"),
+    Mark("~diff", "", ("\n@@ ",)),
+    Mark("~equation", "", (" = ",), r"(?m)^[ \t]*(?:\d: )?[a-z] = \(?-?\w+\)? ?[-+*/]"),
+    Mark("~options", "", ("one of the following", "which of the following", "which of these", "true or false")),
+    Mark("~layout", "json", (), r"\s(?:as|in)(?: an?| the)?(?: \w+){0,2} json\b"),
+    Mark(
+        "~options",
+        "",
+        ("a)", "a.", "a:"),
+        r"(?m)^\s*\(?a[).:].*\n(?:.*\n){0,2}\s*\(?b[).:]|[ (]a[).] .{1,200}[ (]b[).] ",
+    ),
+    Mark(
+        "~sql",
+        "select",
+        (),
+        r"select (?!the\b|an?\b|one\b|your\b|any\b|from\b)[\s\S]{1,200}\bfrom (?!the\b|an?\b|among\b|th[ei]s)",
+    ),
     Mark("~sql", "insert create", (), r"insert into |create table "),
     Mark(
         "~table",
@@ -150,17 +189,26 @@ TEXT_MARKS = (
     Mark("~arithmetic", "", ("+", "-", "/", "="), r"\d(?:\s*\)*\s+[-+/]\s+[-(]*\s*\d|[+/*=]\(?\d+\)?[+*=/-])"),
     Mark("~sum", "", ("+", "*", "×", "÷"), r"\d[a-z]?[\s)]*[+*×÷]\s*[-(]*\s*\d"),
     Mark("~sum", "", ("=",), r"\d\)?\s*[-/]\s*\(?-?\d[\d.]*\)?\s*=\s*(?:\?|$)"),
-    Mark("~equation", "", ("^", "**"), r"(?:\^|\*\*)\s?[({]?-?\d"),
+    Mark("~equation", "", ("^", "**"), r"(?:\^|\*\*)\s?[({]?-?\d|\d\s?\^\s?[({]?[a-z]"),
+    Mark(
+        "~units",
+        "km cm mm kg miles mph feet ft inch inches hours minutes liters litres gallons meters metres pounds cups",
+        (),
+        rf"\d{_UNIT}\b[\s\S]{{1,200}}?\d{_UNIT}\b",
+    ),
     Mark("~equation", "", ("(x)", ") ="), r"[a-z]\((?:[a-z]\) ?=|x\))"),
     Mark("~equation", "", ("*",), r"\d\*[a-z]\b"),
     Mark("~equation", "", ("=", "<", "≤"), r"\d\*?[a-z]\s?[-+=<≤]"),
     Mark("~equation", "", ("=",), r"[-+*]\s?\d*[a-z]?\s?=\s?-?\d|= ?-?\d+ ?,"),
+    Mark("~matrix", "", ("[",), r"\[\s*\[\s*-?\d"),
+    Mark("~sum", "find", (), r"find \$?[a-z] ?[-+*/] ?[a-z]\b"),
+    Mark("~money", "", ("$", "£", "€", "%", "percent"), r"[$£€] ?\d|\d ?%|\d percent"),
     Mark("~asked", "how", (), r"\bhow (?:many|much|long|far|old|fast|tall|heavy)\b"),
     Mark(
         "~asked",
         "what",
         (),
-        r"what(?:'s| is| was| are| will| would| percent| fraction)\b[^.?!\n]{0,60}?\b" + _QUANTITY,
+        r"what(?:'s| is| was| are| will| would| percent\w*| fraction)\b[^.?!\n]{0,60}?\b" + _QUANTITY,
     ),
     Mark(
         "~asked",
@@ -173,6 +221,12 @@ TEXT_MARKS = (
     Mark("~io", "input", (), r"example ?\d*:?\s*input|input:[\s\S]{0,400}output:|input format|sample input"),
     Mark("~reading", "output print", (), r"what (?:is|will|would|does)\b[^.?!\n]{0,50}\b(?:output|print)"),
     Mark("~reading", "output", (), r"output of (?:this|the following)"),
+    Mark(
+        "~reading",
+        "get what",
+        (),
+        r"what(?:'d|'s|'ll| will| would| is)\b[^.?!\n]{0,40}(?:\bget (?:for|if|when)|\blen\()",
+    ),
     Mark(
         "~reference",
         "code function functions program script snippet method",
@@ -204,7 +258,7 @@ CHINESE_MARKS = (
         "~zh_math",
         "",
         ("求", "计算", "证明", "方程", "概率", "面积", "三角形", "多少", "几", "积分", "导数", "最小值", "最大值"),
-        r"计算[^。]{0,6}\d|求(?:出|解|[^。]{0,16}(?:值|面积|和|积|解|概率|长|角))|证明[：:，]|解方程|方程|概率|三角形|积分|导数"
+        r"计算[^。]{0,6}\d|(?<![要需请追])求(?:出|解|[^。]{0,16}(?:值|面积|和|积|解|概率|长|角))|证明[：:，]|解方程|方程|概率|三角形|积分|导数"
         r"|\d[^？]*(?:多少|几)|(?:最小|最大)值",
     ),
     Mark("~zh_general", "", ("翻译", "作文", "总结", "故事", "诗", "文章", "写一篇")),
@@ -218,6 +272,7 @@ TOOL_MARKS = (
         r"|(?:tools?|functions?|apis?)\b.{0,40}\bcan (?:invoke|call|use)\b"
         r"|(?:set|list) of (?:possible |available )?(?:functions|tools)\b",
     ),
+    Mark("~offer", "tools", (), r"\b(?:given|provided|available) tools\b|\btools (?:provided|given|available)\b"),
     Mark("~offer", "tools tooling", (), r"(?m)^#+ (?:available )?tool(?:s|ing)\b|tools:\s"),
     Mark(
         "~calls", "calling calls", ("<tool", "<function_calls>"), r"<tools?>|<tool_|<function_c|function call(?:s|ing)"
@@ -242,12 +297,23 @@ RULES = (
         Both("solve calculate compute prove ~equation ~arithmetic ~latex", f"{LANGUAGES} ~language"),
         "coding", 3, "wants mathematics programmed",
     ),
-    Rule(Words("refactor leetcode codeforces quicksort mergesort codebase npm"), "coding", 2.5, "a programmer's word"),
+    Rule(Words("refactor leetcode codeforces quicksort mergesort codebase"), "coding", 2.5, "a programmer's word"),
+    Rule(
+        Pair("write implement", "tree trie heap queue stack factorial fizzbuzz recursion"),
+        "coding", 4, "asks for a program",
+    ),
+    Rule(Both("~signature", "return returns"), "coding", 4, "says what functions should return"),
     Rule(Words("subarray substring palindrome fibonacci"), "coding", 1.5, "a word of exercises"),
     Rule(
         Words("array arrays string nums integers list return returns binary tree sorted"),
         "coding", 0.5, "a word of exercises",
     ),
+    Rule(Words("strings"), "coding", 1.5, "a word of exercises"),
+    Rule(Pair("check sort reverse", "string strings list array sequence"), "coding", 1.5, "states an exercise"),
+    Rule(Pair("your", "program function script solution module"), "coding", 3, "speaks of a program to be written"),
+    Rule(Words("~calls_in_code"), "coding", 5, "speaks of calls that a program makes"),
+    Rule(Words("~file"), "coding", 2.5, "names a file of a program"),
+    Rule(Both("~inline", "should must challenge task exercise"), "coding", 1.5, "says how code should behave"),
     Rule(Both("return print output", "array integers nums"), "coding", 2.5, "states an exercise"),
     Rule(Words("~io"), "coding", 1.5, "examples of input and output"),
     Rule(Both("unit integration", "tests test"), "coding", 2, "asks for tests"),
@@ -275,8 +341,51 @@ RULES = (
     Rule(Words(BLOCKS), "code-other", 3, "a block of a format, query or command"),
     Rule(Words("~tags"), "code-other", 1, "holds markup"),
     Rule(
+        Both("npm pip", "package packages publish version install registry command"),
+        "code-other", 3, "is about packages",
+    ),
+    Rule(
+        Both("markdown", "syntax headers blockquote asterisk document"),
+        "code-other", 3, "is about a format or markup",
+    ),
+    Rule(
+        Pair(
+            "create fork merge push pull submit clone commit connect delete",
+            "branch repository repositories repo upstream",
+        ),
+        "code-other", 3, "is about version control",
+    ),
+    Rule(Words("~diff"), "code-other", 4, "holds a patch"),
+    Rule(Words("regex regexes regexp"), "code-other", 2, "is about regular expressions"),
+    Rule(Pair("regular", "expression expressions"), "code-other", 4, "is about regular expressions"),
+    Rule(Both("select selects selector selectors", "elements element css"), "code-other", 3, "is about selectors"),
+    Rule(Pair("programming", "language languages framework"), "code-other", 1.5, "is about programming languages"),
+    Rule(Pair("stack", "stack machine representation"), "code-other", 3, "traces a stack"),
+    Rule(Words("snippet snippets"), "code-other", 1.5, "is about a piece of code"),
+    Rule(
+        Both("~options", f"~inline ~code ~error {LANGUAGES} {CONCEPTS}"),
+        "code-other", 8, "a question on code, with options",
+    ),
+    Rule(
+        Both(
+            "~options",
+            "function iterator iterable module dict tuple loop operator keyword exception exceptions inheritance "
+            "lambda decorator boolean float",
+        ),
+        "code-other", 3, "a question on code, with options",
+    ),
+    Rule(
+        Both("executed enumerated printed invoked", "~asked ~reading ~options"),
+        "code-other", 4, "wants code read, not written",
+    ),
+    Rule(Both("~reading", "~inline"), "code-other", 4, "wants code read, not written"),
+    Rule(
+        Pair("explain explanation describe difference differences meaning", f"{LANGUAGES} {CONCEPTS}"),
+        "code-other", 5, "asks about a concept of programming",
+    ),
+    Rule(
         Both("explain explanation describe difference differences meaning", f"{LANGUAGES} {CONCEPTS}"),
-        "code-other", 7, "asks about a concept of programming",
+        "code-other", 2, "asks about a concept of programming",
     ),
     Rule(Pair("does understand", f"{LANGUAGES} {CONCEPTS}"), "code-other", 7, "asks about a concept of programming"),
     Rule(Pair("what why compare", CONCEPTS), "code-other", 3.5, "asks about a concept of programming"),
@@ -284,10 +393,27 @@ RULES = (
         Words("recursion hashmap mutex polymorphism oop object-oriented"),
         "code-other", 1, "a concept of programming",
     ),
-    Rule(Both(EXPLAIN, "~code ~reference"), "code-other", 6, "wants code explained or reviewed"),
+    Rule(Both(EXPLAIN, "~code ~reference"), "code-other", 2, "wants code explained or reviewed"),
+    Rule(
+        Pair(f"{EXPLAIN} through", f"code script snippet snippets {TAGS}"),
+        "code-other", 4, "wants code explained or reviewed",
+    ),
+    Rule(
+        Pair("explain review understand clarify document does", "function functions method class query program"),
+        "code-other", 4, "wants code explained or reviewed",
+    ),
     Rule(Both("predict trace", "~code code"), "code-other", 15, "wants code read, not written"),
     Rule(Both("~reading", "~code code program script function"), "code-other", 6, "wants code read, not written"),
     Rule(Both("complexity", "algorithm time code ~code"), "code-other", 3, "asks about an algorithm"),
+    Rule(
+        Both("~options", "algorithm algorithms sort sorting traversal complexity"),
+        "code-other", 4, "a question on algorithms, with options",
+    ),
+    Rule(
+        Pair("determine decide judge classify identify evaluate assess", "code program snippet"),
+        "code-other", 6, "wants code judged",
+    ),
+    Rule(Pair("what", "complexity"), "code-other", 3, "asks about an algorithm"),
     Rule(Words("~zh_explain"), "code-other", 7, "wants code explained, in Chinese"),
     Rule(Words("~zh_other"), "code-other", 5, "is about a query, pattern or format, in Chinese"),
     # asks for an answer that is worked out
@@ -336,6 +462,26 @@ RULES = (
     Rule(Both("ways", "arrange choose many select"), "math", 2.5, "counts arrangements"),
     Rule(Both("sum product average", "integers numbers digits squares"), "math", 2, "a sum or product of numbers"),
     Rule(Pair("convert", "decimal fraction binary percentage hexadecimal"), "math", 2, "converts a number"),
+    Rule(Words("~units"), "math", 1.5, "measures, in numbers"),
+    Rule(Words("~matrix"), "math", 2, "holds a matrix"),
+    Rule(Both("~many", "~money"), "math", 2, "many amounts or percentages"),
+    Rule(
+        Both(
+            "~many",
+            "interest inflation discount shipping speed chance average mean median gallons per each twice height",
+        ),
+        "math", 1.5, "many numbers, and what is done with them",
+    ),
+    Rule(
+        Words(
+            "sphere pyramid cone cylinder cylindrical rectangle rectangles decagon pentagon vertices inscribed "
+            "tetrahedron"
+        ),
+        "math", 2.5, "geometry",
+    ),
+    Rule(Both("interior exterior intersection", "angle angles line lines circle circles"), "math", 2, "geometry"),
+    Rule(Both("chance probability odds percentage", "~numbers ~many ~money"), "math", 2.5, "probability and counting"),
+    Rule(Pair("age ages old older", "times twice half sum difference years reversed"), "math", 2, "ages compared"),
     Rule(Both("~asked", "~numbers"), "math", 2.5, "numbers, and a quantity asked for"),
     Rule(Words("~digits"), "math", 2.5, "is largely numbers"),
     Rule(Words("~zh_math"), "math", 4, "asks to calculate or prove, in Chinese"),
@@ -343,9 +489,15 @@ RULES = (
     Rule(Pair("write compose draft create tell make generate give", CREATIVE), "general", 4, "asks for a text"),
     Rule(
         Both("program script class course app",
-             "training workout fitness marathon comedy sketch movie film scene podcast yoga"),
+             "training workout fitness marathon comedy sketch movie film scene podcast yoga video vlog youtube"),
         "general", 2, "a programme or script of another kind",
     ),
+    Rule(Words("~layout"), "general", 3, "JSON is how the answer is laid out"),
+    Rule(
+        Both("snippet snippets passage excerpt", "story speech character characters author article news"),
+        "general", 5, "works on a text",
+    ),
+    Rule(Words("seo headline marketing slogan"), "general", 3, "a text that is to be published"),
     Rule(Words("summarize summarise paraphrase proofread roleplay persona"), "general", 2, "works on a text"),
     Rule(
         Pair("translate", "sentence text following english french spanish german chinese japanese italian"),

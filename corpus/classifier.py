@@ -1,9 +1,10 @@
 """The category of a prompt, from its words and its structure: the rules behind `category: classify`.
 
-The user's first and last turn are judged, with those between where these two say nothing; the system turn counts
-as evidence of tools alone. The marks find structure (a code fence, an equation) and write it down as words that begin
-with "~"; category_rules holds every rule: a pattern over words, the category that it speaks for, a weight, and why. The
-highest sum wins, equal sums go by TIE_ORDER. docs/categories.md defines the categories.
+The user's first and last turn are judged, with those between where these two say nothing; the system turn shows
+whether tools are offered, and counts where the user's turns leave it open. The marks find structure (a code fence, an
+equation) and write it down as words that begin with "~"; category_rules holds every rule: a pattern over words, the
+category that it speaks for, a weight, and why. The highest sum wins, equal sums go by TIE_ORDER. docs/categories.md
+defines the categories.
 
 Deterministic and pure: no model, no files, no clock. The words are English, with the commonest Chinese ones among
 the marks; in other languages structure alone speaks. Whatever changes an answer raises CLASSIFIER_VERSION, which
@@ -38,7 +39,7 @@ from corpus.category_rules import (
 )  # fmt: skip
 from corpus.records import Message
 
-CLASSIFIER_VERSION = 1
+CLASSIFIER_VERSION = 2
 
 BASE = 2.0
 """What general has before any rule speaks: another category must have more to win."""
@@ -51,15 +52,23 @@ SPAN = 8
 HEAD, TAIL = 1600, 500
 """Characters of a turn that are judged, from its start and its end: requests stand there, pasted text between."""
 
+SURE = 7.0
+"""The system turn is judged too where no category has this much from the user's, and no rule speaks for general."""
+MANY, MANY_SAID, MANY_ASKED = 4, 500, 1500
+"""A turn holds many numbers with MANY or more, in at most MANY_SAID characters, or MANY_ASKED with a question mark."""
 SHORT, DIGITS = 300, 0.2
 """A turn of at most SHORT characters of which DIGITS are digits, in two or more numbers, is largely numbers."""
 
 
+MATHEMATICAL = frozenset({"~arithmetic", "~sum", "~equation", "~asked", "~matrix", "~money"})
+"""Marks that are looked for outside fences alone: code is full of them."""
 _FENCE = re.compile(r"(?s)```[ \t]*([\w+#-]*).*?(?:```|\Z)")
 _NUMBER = re.compile(r"\d+")
 _SPACED = bytes(byte if chr(byte) in "abcdefghijklmnopqrstuvwxyz0123456789+#~_-" else 32 for byte in range(256))
 
-_CompiledMark = tuple[bytes, frozenset[bytes], tuple[str, ...], Callable[[str], object] | None]
+_CompiledMark = tuple[bytes, Callable[[str], object] | None]
+_Marks = tuple[tuple[_CompiledMark, ...], tuple[tuple[int, tuple[str, ...]], ...], dict[bytes, list[int]]]
+"""Marks; of those that a part of the text calls for, the place and the parts; the places that a word calls for."""
 _CompiledRule = tuple[frozenset[bytes] | None, frozenset[bytes], bool]
 
 
@@ -78,25 +87,30 @@ def _compiled(pattern: Words | Both | Pair) -> _CompiledRule:
             return _split(first), _split(then), True
 
 
-def _compiled_marks(marks: Iterable[Mark]) -> tuple[_CompiledMark, ...]:
-    return tuple(
-        (mark.word.encode(), _split(mark.words), mark.inside, re.compile(mark.pattern).search if mark.pattern else None)
-        for mark in marks
-    )
+def _compiled_marks(marks: Iterable[Mark]) -> _Marks:
+    listed = tuple(marks)
+    by_word: dict[bytes, list[int]] = {}
+    for place, mark in enumerate(listed):
+        for word in _split(mark.words):
+            by_word.setdefault(word, []).append(place)
+    searches = (re.compile(mark.pattern).search if mark.pattern else None for mark in listed)
+    compiled = tuple(zip((mark.word.encode() for mark in listed), searches, strict=True))
+    return compiled, tuple((place, mark.inside) for place, mark in enumerate(listed) if mark.inside), by_word
 
 
 _CASED = _compiled_marks(CASED_MARKS)
-_TEXT = _compiled_marks(TEXT_MARKS + TOOL_MARKS)
+_TEXT = _compiled_marks(mark for mark in TEXT_MARKS + TOOL_MARKS if mark.word not in MATHEMATICAL)
+_MATHEMATICAL = _compiled_marks(mark for mark in TEXT_MARKS if mark.word in MATHEMATICAL)
 _CHINESE = _compiled_marks(CHINESE_MARKS)
 _TOOL = _compiled_marks(TOOL_MARKS)
-_CALLS = tuple(mark for mark in _TOOL if mark[0] in (b"~calls", b"~react"))
+_CALLS = _compiled_marks(mark for mark in TOOL_MARKS if mark.word in ("~calls", "~react"))
 _COMPILED = [_compiled(rule.pattern) for rule in RULES]
 _BY_WORD: dict[bytes, list[int]] = {}
 for _index, _rule in enumerate(_COMPILED):
     for _trigger in _rule[1]:
         _BY_WORD.setdefault(_trigger, []).append(_index)
 _VOCABULARY = frozenset(_BY_WORD).union(
-    *(rule[0] for rule in _COMPILED if rule[0]), *(mark[1] for mark in (*_CASED, *_TEXT)), NUMBER_WORDS
+    *(rule[0] for rule in _COMPILED if rule[0]), _CASED[2], _TEXT[2], _MATHEMATICAL[2], NUMBER_WORDS
 )
 
 
@@ -135,6 +149,7 @@ def _judge(messages: Sequence[Message], tools: Sequence[Any] | None) -> list[tup
     if tools:
         return [(TOOLS, 1.0)]
     users: list[str] = []
+    systems: list[str] = []
     for message in messages:
         text = message.get("content") or ""
         if message["role"] == "user":
@@ -146,12 +161,23 @@ def _judge(messages: Sequence[Message], tools: Sequence[Any] | None) -> list[tup
             # an answer may speak about functions; calls are what proves a tool there
             if _marks(lower, set(_words(lower)), _TOOL if message["role"] == "system" else _CALLS):
                 return [(TOOL_TEXT, 1.0)]
+            if message["role"] == "system":
+                systems.append(text)
     found = [(rule, 1.0) for rule in _rules_of(users[0])] if users else []
     if len(users) > 1:
         found += [(rule, LAST_TURN) for rule in _rules_of(users[-1])]
     if not found and len(users) > 2:
         found = [(rule, 1.0) for rule in _rules_of("\n".join(users[1:-1]))]
+    if systems and not _sure(found):
+        found += [(rule, 1.0) for rule in _rules_of("\n".join(systems))]
     return found
+
+
+def _sure(found: list[tuple[Rule, float]]) -> bool:
+    sums: dict[str, float] = defaultdict(float)
+    for rule, factor in found:
+        sums[rule.category] += factor * rule.weight
+    return "general" in sums or max(sums.values(), default=0.0) >= SURE
 
 
 def _rules_of(turn: str) -> list[Rule]:
@@ -164,14 +190,19 @@ def _rules_of(turn: str) -> list[Rule]:
     if not text.isascii():
         found += _marks(text, known, _CHINESE)
     if "```" in turn:
-        order = _words(_ends(_FENCE.sub(r" ~code~\1 ", turn)).lower())
+        lower = _ends(_FENCE.sub(r" ~code~\1 ", turn)).lower()
+        order = _words(lower)
         known = set(_VOCABULARY.intersection(order))
+    found += _marks(lower, known, _MATHEMATICAL)
     known.update(found)
-    if b"~asked" in known or len(text) <= SHORT:
+    if b"~asked" in known or len(lower) <= (MANY_ASKED if "?" in lower else MANY_SAID):
         numbers = _NUMBER.findall(lower)
-        if len(numbers) + len(NUMBER_WORDS.intersection(known)) > 1:
+        if len(numbers) >= MANY and len(lower) <= MANY_ASKED:
+            known.add(b"~many")
+        short, some = len(text) <= SHORT, len(numbers) + len(NUMBER_WORDS.intersection(known)) > 1
+        if some and (short or b"~asked" in known):
             known.add(b"~numbers")
-            if len(text) <= SHORT and sum(map(len, numbers)) >= DIGITS * len(text):
+            if short and sum(map(len, numbers)) >= DIGITS * len(text):
                 known.add(b"~digits")
     candidates = {index for word in known if word in _BY_WORD for index in _BY_WORD[word]}
     return [RULES[index] for index in sorted(candidates) if _speaks(_COMPILED[index], known, order)]
@@ -185,18 +216,15 @@ def _ends(text: str) -> str:
     return text if len(text) <= HEAD + TAIL else f"{text[:HEAD]}\n\n{text[-TAIL:]}"
 
 
-def _marks(text: str, words: set[bytes], marks: Iterable[_CompiledMark]) -> list[bytes]:
-    found = []
-    for mark, any_of, inside, search in marks:
-        if any_of.isdisjoint(words):
-            for part in inside:
-                if part in text:
-                    break
-            else:
-                continue
-        if search is None or search(text):
-            found.append(mark)
-    return found
+def _marks(text: str, words: set[bytes], marks: _Marks) -> list[bytes]:
+    compiled, parted, by_word = marks
+    places = {place for word in by_word.keys() & words for place in by_word[word]}
+    for place, parts in parted:
+        for part in parts:
+            if part in text:
+                places.add(place)
+                break
+    return [compiled[place][0] for place in places if (search := compiled[place][1]) is None or search(text)]
 
 
 def _speaks(rule: _CompiledRule, known: set[bytes], order: list[bytes]) -> bool:
