@@ -56,7 +56,7 @@ def read_parquet(opened: Opened) -> Iterator[Piece]:
     import pyarrow as pa
 
     try:
-        file = _parquet_file(opened)
+        file = open_parquet(opened)
     except (pa.ArrowException, *BROKEN, *opened.file.errors) as error:
         yield Piece([], [], (1, 0), bad=opened.broken(range(1), "not a readable parquet file", error))
         return
@@ -78,7 +78,8 @@ def read_parquet(opened: Opened) -> Iterator[Piece]:
             yield Piece([], [], (number + 1, 0), bad=opened.broken(rows, what, error))
 
 
-def _parquet_file(opened: Opened) -> pq.ParquetFile:
+def open_parquet(opened: Opened) -> pq.ParquetFile:
+    """A parquet file, read in windows where its row groups are large."""
     import pyarrow.parquet as pq
 
     raw: IO[bytes] = io.BytesIO(opened.stream().read()) if opened.compression else opened.raw
@@ -134,7 +135,7 @@ def read_arrow(opened: Opened) -> Iterator[Piece]:
     first = number = 0
     (start, row), where = opened.position, opened.reading.where
     try:
-        for batch in _batches(opened):
+        for batch in arrow_batches(opened):
             table = pa.Table.from_batches([batch])
             opened.refuse_twice(table.column_names)
             names = _wanted(table.column_names, opened)
@@ -153,7 +154,8 @@ def read_arrow(opened: Opened) -> Iterator[Piece]:
         yield Piece([], [], (number + 1, 0), bad=opened.broken(range(first, first + 1), what, error))
 
 
-def _batches(opened: Opened) -> Iterator[pa.RecordBatch]:
+def arrow_batches(opened: Opened) -> Iterator[pa.RecordBatch]:
+    """The batches of an arrow stream or file, in order."""
     import pyarrow as pa
 
     stream = io.BytesIO(opened.stream().read()) if opened.compression else opened.stream()
