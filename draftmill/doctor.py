@@ -125,7 +125,7 @@ def _target(session: Session) -> list[Check]:
     """The target on these devices: what fits, where engines go, and the kernels that it wants."""
     name = session.manifest.target.model
     try:
-        target = _looked_at(session)
+        target = looked_at(session)
         if target is None:
             return [
                 Check("ok", "target", name.rpartition("/")[2]),
@@ -188,7 +188,7 @@ def _thinking(session: Session, target: ResolvedTarget) -> list[Check]:
     return [check for warning in warnings for check in _said("warn", "thinking", warning)]
 
 
-def _looked_at(session: Session) -> ResolvedTarget | None:
+def looked_at(session: Session) -> ResolvedTarget | None:
     """The target without its weights' digests, which take minutes; None where only a conversion would tell."""
     target = session.manifest.target
     if is_gguf_target(target.model):

@@ -1,0 +1,189 @@
+"""`draftmill plan`: what a manifest will take, where each number comes from, and that nothing is written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corpus.ledger.query import query
+from corpus.manifest_file import load_manifest
+from corpus.workspace import Workspace
+from draftmill.amounts import Amount
+from draftmill.app import run_app
+from draftmill.cost_lines import cost_lines, number, sized
+from draftmill.costing import CategoryNeed, EngineFit, Measured, Stage, TargetFacts, Training, plan_stages
+from draftmill.hardware import GPUS, gpu_named, gpu_of_driver
+from draftmill.planning import PROMPT_TOKENS, RESPONSE_TOKENS, TURNS, plan_costs
+from draftmill.session import Session
+
+World = Any
+ROOT = Path(__file__).resolve().parents[2]
+HYBRID = {
+    "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "hidden_size": 5120, "num_hidden_layers": 64,
+    "num_attention_heads": 24, "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 17408,
+    "vocab_size": 248320, "full_attention_interval": 4, "linear_num_value_heads": 48, "linear_num_key_heads": 16,
+    "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 262144, "rope_theta": 10000000, "tie_word_embeddings": False,
+}  # fmt: skip
+"""A 27B hybrid in the shape of Qwen3.6-27B."""
+TARGET = TargetFacts(27_000_000_000, 54_000_000_000, 61_445, 2_000_000_000, 5120 * 248_320)
+TRAINING = Training(6, 16, 512, False)
+
+
+def need(name: str = "coding", **changes: Any) -> CategoryNeed:
+    values: dict[str, Any] = {"prompts": 1000, "held_out": 20, "turns": TURNS, "prompt_tokens": PROMPT_TOKENS,
+                              "response_tokens": RESPONSE_TOKENS}  # fmt: skip
+    return CategoryNeed(name, **(values | changes))
+
+
+def by_name(stages: tuple[Stage, ...]) -> dict[str, Stage]:
+    return {stage.name: stage for stage in stages}
+
+
+def stages_of(*needs: CategoryNeed, training: Training = TRAINING, measured: Measured | None = None, captured: int = 0,
+              target: TargetFacts | None = TARGET) -> dict[str, Stage]:  # fmt: skip
+    engine = EngineFit(1, 256, 200_000_000)
+    gpu = gpu_named("b200")
+    return by_name(plan_stages(needs, target, training, gpu, engine, measured or Measured(), captured))
+
+
+def mission(folder: Path) -> Path:
+    """The mission's manifest with a target whose files tell its size, as a Hub snapshot without weights does."""
+    model = folder / "big"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(HYBRID))
+    (model / "model.safetensors.index.json").write_text('{"metadata": {"total_size": 53800000000}, "weight_map": {}}')
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(ROOT / "tests" / "structured" / "target" / name, model / name)
+    text = (ROOT / "manifests" / "dflash-qwen3.6-27b.yaml").read_text()
+    assert "model: Qwen/Qwen3.6-27B" in text
+    path = folder / "mission.yaml"
+    path.write_text(text.replace("model: Qwen/Qwen3.6-27B", f"model: {model}"))
+    return path
+
+
+def test_the_missions_own_estimate_lies_in_the_range(tmp_path: Path) -> None:
+    """13 hours on 7 B200, about 350 USD, were reckoned by hand for the answers."""
+    path = mission(tmp_path)
+    costs = plan_costs(Session(path, Workspace(tmp_path / "ws")), "b200", 7, None)
+    answers = by_name(costs.stages)["responses"]
+    assert answers.gpu_hours is not None
+    assert answers.gpu_hours.low < 13 * 7 < answers.gpu_hours.high
+    assert costs.price_usd is not None
+    assert costs.price_usd[0] * answers.gpu_hours.low < 350 < costs.price_usd[1] * answers.gpu_hours.high
+    assert by_name(costs.stages)["prompts"].rows.value == 918_000
+    assert not (tmp_path / "ws").exists()
+    assert all(len(line) <= 80 for line in cost_lines(costs))
+    assert {gpu.name for gpu, _ in costs.elsewhere} == {gpu.name for gpu in GPUS}
+
+
+def test_states_of_five_layers_and_the_final_one_are_61_440_bytes_a_token(tmp_path: Path) -> None:
+    text = mission(tmp_path).read_text()
+    shards = tmp_path / "shards.yaml"
+    assert "feed: live" in text
+    shards.write_text(text.replace("feed: live", "feed: shards"))
+    hidden = by_name(plan_costs(Session(shards, Workspace(tmp_path / "ws")), "h200", None, None).stages)[
+        "hidden states"
+    ]
+    assert hidden.disk_bytes is not None
+    assert hidden.disk_bytes.value == pytest.approx(hidden.tokens.value * 61_440, rel=0.001)
+
+
+def test_what_is_there_is_not_counted_again() -> None:
+    fresh, half = stages_of(need()), stages_of(need(planned=1020, accepted=500), captured=100_000)
+    assert half["responses"].rows.value == 520
+    assert half["responses"].gpu_hours is not None
+    assert fresh["responses"].gpu_hours is not None
+    assert half["responses"].gpu_hours.value < fresh["responses"].gpu_hours.value
+    assert half["hidden states"].tokens.value == fresh["hidden states"].tokens.value - 100_000
+    done = stages_of(need(planned=1020, accepted=1020))
+    assert done["responses"].rows.value == 0
+    assert done["drafter"].rows.value == pytest.approx(1000)
+
+
+def test_measured_rates_come_first() -> None:
+    rate = Amount.of(1000.0, 900.0, 1100.0, "measured", "run x")
+    measured = Measured(rate, rate, rate)
+    stages = stages_of(need(), measured=measured)
+    for name in ("responses", "hidden states", "drafter"):
+        hours = stages[name].gpu_hours
+        assert hours is not None
+        assert ("measured", "run x") in hours.sources
+        assert not any("published" in source for _, source in hours.sources)
+    written = need().to_make.value * RESPONSE_TOKENS.value
+    assert stages["responses"].gpu_hours is not None
+    assert stages["responses"].gpu_hours.value == pytest.approx(written / 1000 / 3600)
+
+
+def test_a_live_feed_stores_held_out_states_alone_and_computes_the_others_each_epoch() -> None:
+    shards, live = stages_of(need()), stages_of(need(), training=Training(6, 16, 512, True))
+    assert live["hidden states"].rows.value == pytest.approx(20)
+    assert shards["hidden states"].rows.value == pytest.approx(1020)
+    once, trained, fed = shards["hidden states"].gpu_hours, shards["drafter"].gpu_hours, live["drafter"].gpu_hours
+    assert once is not None
+    assert trained is not None
+    assert fed is not None
+    assert fed.value == pytest.approx(trained.value + 6 * once.value * 1000 / 1020)
+
+
+def test_an_unknown_target_leaves_hours_unknown_and_says_why(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    path = world.write(target={"model": "no/such-model"})
+    assert run_app(["plan", str(path), "-w", str(world.root / "none")]) == 0
+    shown = capsys.readouterr().out
+    assert "unknown" in shown
+    assert "no/such-model" in shown.split("where the numbers come from")[1]
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_the_ledgers_own_lengths_and_rates_are_used(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.tell(world.manifest())
+    world.tiny_model()
+    path = world.write()
+    assert load_manifest(path).name == "small"
+    assert run_app(["plan", str(path), "-w", str(world.workspace.root), "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert all(need["counted"] > 0 for need in plan["needs"])
+    assert {sure for need in plan["needs"] for sure, _ in need["response_tokens"]["sources"]} == {"measured"}
+    responses = next(stage for stage in plan["stages"] if stage["name"] == "responses")
+    (accepted,) = query(world.workspace, "SELECT count(*) FROM accepted_responses").row(0)
+    assert accepted > 0
+    assert responses["rows"]["value"] == 22 - accepted
+    assert any(f"has {accepted} accepted answers" in note for note in plan["notes"])
+    # another seed is another build: all of it is to be made, at the same measured lengths
+    other = world.write("other.yaml", seed=4)
+    assert run_app(["plan", str(other), "-w", str(world.workspace.root), "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert next(stage for stage in plan["stages"] if stage["name"] == "responses")["rows"]["value"] == 22
+
+
+def test_hardware_is_found_by_name_or_refused(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu_named("RTX PRO 6000").name == "rtx-pro-6000"
+    assert gpu_of_driver("NVIDIA H100 80GB HBM3").name == "h100"  # type: ignore[union-attr]
+    assert gpu_of_driver("NVIDIA H100 PCIe").name == "h100-pcie"  # type: ignore[union-attr]
+    assert gpu_of_driver("NVIDIA GeForce GT 1030") is None
+    assert run_app(["plan", str(world.write()), "--hardware", "b300"]) == 2
+    assert "Did you mean b200?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (918_000, "918,000"),
+        (1_300_000, "1.3M"),
+        (999_900, "1M"),
+        (12.34, "12.3"),
+        (0.001, "<0.01"),
+        (0, "0"),
+        (4.05e9, "4.05G"),
+    ],
+)
+def test_numbers_are_short(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_sizes_are_decimal() -> None:
+    assert [sized(n) for n in (0, 10, 2_000, 4.4e10, 1.88e13)] == ["0", "<1 kB", "2 kB", "44 GB", "18.8 TB"]
