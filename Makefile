@@ -8,7 +8,7 @@ GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
 TORCH_CPU := torch==2.13.0+cpu
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help setup demo test test-full check docs clean
+.PHONY: help setup browser demo test test-full check docs clean
 
 help:
 	@echo "make demo       set up, then run the whole chain on a small real example"
@@ -50,12 +50,22 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Browser tests drive the distribution's Chromium; where it cannot be had they fail, and say how to install it.
+browser:
+	@for name in "$$DRAFTMILL_CHROMIUM" chromium chromium-browser google-chrome google-chrome-stable; do \
+		command -v "$$name" >/dev/null 2>&1 && exit 0; done; \
+	as_root="env"; test "$$(id -u)" = 0 || as_root="sudo -n env"; \
+	{ command -v apt-get && $$as_root apt-get update -qq \
+		&& $$as_root DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium; } >/dev/null \
+		|| echo "browser tests need Chromium and it could not be installed: install it (Debian: apt-get install chromium)," \
+			"or name one in DRAFTMILL_CHROMIUM"
+
 # Engines and training have the machine to themselves; all other tests share its cores.
-test: check
+test: check browser
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal -m "not full and not e2e"
 	$(BIN)/pytest -m "e2e and not full"
 
-test-full: check
+test-full: check browser
 	$(BIN)/pytest
 
 docs: setup

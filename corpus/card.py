@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from corpus.markdown import BARE_BAR, code_span, escaped
+
 if TYPE_CHECKING:
     import polars as pl
 
@@ -82,7 +84,7 @@ def card_text(build: Published, composition: pl.DataFrame, sources: pl.DataFrame
         funnel: rows of the view: source, reason, rows.
     """
     parts = [
-        f"# {build.manifest}",
+        f"# {escaped(build.manifest)}",
         _what(build),
         "## Composition",
         _by_category(composition, build.responses is not None),
@@ -143,7 +145,7 @@ def _what(build: Published) -> str:
     answers = f", and {build.responses:,} answers of the target to them" if build.responses is not None else ""
     revision = f" at `{build.model_revision}`" if build.model_revision else ""
     facts = [
-        ("manifest", build.manifest),
+        ("manifest", escaped(build.manifest)),
         ("build", f"`{build.build_id}`"),
         ("seed", str(build.seed)),
         ("target", f"{_code(build.model)}{revision}"),
@@ -162,7 +164,13 @@ def _what(build: Published) -> str:
 
 def _by_import(build: Published) -> str:
     rows = [
-        (part.name, _code(part.model), _code(part.revision) or UNSTATED, part.license or UNSTATED, f"{part.answers:,}")
+        (
+            escaped(part.name),
+            _code(part.model),
+            _code(part.revision) or UNSTATED,
+            escaped(part.license or UNSTATED),
+            f"{part.answers:,}",
+        )
         for part in build.imported
     ]
     words = (
@@ -187,7 +195,12 @@ def _by_category(composition: pl.DataFrame, answers: bool) -> str:
     header += ["answered", "answered share", "answers", "response tokens"] if answers else []
     lines = []
     for category in sorted(declared | selected, key=lambda name: (-declared.get(name, 0), name)):
-        line = [category, _share(declared, category), f"{selected.get(category, 0):,}", _share(selected, category)]
+        line = [
+            escaped(category),
+            _share(declared, category),
+            f"{selected.get(category, 0):,}",
+            _share(selected, category),
+        ]
         if answers:
             line += [f"{answered.get(category, 0):,}", _share(answered, category)]
             line += [f"{turns.get(category, 0):,}", f"{tokens.get(category, 0):,}"]
@@ -209,13 +222,14 @@ def _by_source(composition: pl.DataFrame, sources: pl.DataFrame, answers: bool) 
     )
     rows = {(source, stage): int(n) for source, stage, n in counts.iter_rows()}
     categories = composition.filter(pl.col("stage") == "selected").group_by("source").agg(pl.col("category").unique())
-    given = {source: ", ".join(sorted(names)) for source, names in categories.iter_rows()}
+    given = {source: ", ".join(escaped(name) for name in sorted(names)) for source, names in categories.iter_rows()}
     header = ["source", "categories", "dataset", "revision", "licence", "selected", *(["answers"] if answers else [])]
     lines = []
     for row in sources.sort("source").iter_rows(named=True):
         name = row["source"]
-        dataset = " ".join(part for part in (_code(row["dataset"]), row["config"], row["split"]) if part)
-        line = [name, given.get(name, ""), dataset, _code(row["revision"]), row["license"] or UNSTATED]
+        dataset = " ".join([_code(row["dataset"]), *(escaped(row[key]) for key in ("config", "split") if row[key])])
+        licence = escaped(row["license"] or UNSTATED)
+        line = [escaped(name), given.get(name, ""), dataset, _code(row["revision"]), licence]
         line.append(f"{rows.get((name, 'selected'), 0):,}")
         lines.append([*line, f"{rows.get((name, 'accepted'), 0):,}"] if answers else line)
     return markdown_table(header, lines)
@@ -239,7 +253,7 @@ def _funnel(funnel: pl.DataFrame) -> str:
         key=lambda row: (row[0], order.get(row[1], 9), -row[2], row[1]),
     )
     words = "Rows of each source by what became of them; `read` is the sum of the others."
-    lines = [(source, reason, f"{n:,}") for source, reason, n in rows]
+    lines = [(escaped(source), escaped(reason), f"{n:,}") for source, reason, n in rows]
     return f"{words}\n\n{markdown_table(('source', 'became', 'rows'), lines)}"
 
 
@@ -271,8 +285,8 @@ def _share(counts: dict[str, int], category: str) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; what looks like a number goes right."""
-    body = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    """A table of cells that are Markdown already, but for bars; what looks like a number goes right."""
+    body = [[BARE_BAR.sub(r"\|", cell).replace("\n", " ") for cell in row] for row in rows]
     right = [all(_is_number(row[i]) for row in body) for i in range(len(header))]
     rule = ["---:" if is_right else "---" for is_right in right]
     return "\n".join(f"| {' | '.join(row)} |" for row in [list(header), rule, *body])
@@ -283,4 +297,4 @@ def _is_number(text: str) -> bool:
 
 
 def _code(text: Any) -> str:
-    return f"`{text}`" if text else ""
+    return code_span(str(text)) if text else ""

@@ -21,12 +21,17 @@ from corpus.artefacts import full_disk
 from corpus.errors import UserError
 from draftmill.commands import (
     asking,
+    auditing,
     corpus,
     exchanging,
+    exploring,
     importing,
     ledger,
+    looking,
     machine,
+    planning,
     publishing,
+    reporting,
     stages,
     suggesting,
     tuning,
@@ -48,12 +53,17 @@ app = typer.Typer(
 stages.register(app)
 importing.register(app)
 asking.register(app)
+auditing.register(app)
+looking.register(app)
 corpus.register(app)
 exchanging.register(app)
+exploring.register(app)
 publishing.register(app)
 machine.register(app)
+planning.register(app)
 tuning.register(app)
 suggesting.register(app)
+reporting.register(app)
 app.add_typer(ledger.app, name="ledger")
 
 

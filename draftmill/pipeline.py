@@ -27,6 +27,7 @@ from corpus.runlog import RunLog
 from draftmill.agreement import ALL_ROWS, Choice, asks, room_line, told, unagreed, workers_line
 from draftmill.drafting import serve_stage, train_stage, training_lines, training_plan
 from draftmill.interrupted import StoppedEarly
+from draftmill.looking.report import data_is_old, write_data
 from draftmill.placement import check_settings, place
 from draftmill.session import Session
 from draftmill.stage_run import logged, reader
@@ -110,6 +111,8 @@ def build_stage(session: Session, ledger: LedgerWriter) -> BuildPlan:
         new = logged(log, lambda: building.commit_build(plan, session.workspace, ledger))
     else:
         new = building.commit_build(plan, session.workspace, ledger)
+        if data_is_old(session.workspace, plan.build_id):
+            write_data(ledger, plan.build_id, session.base)
     took = f" in {time.monotonic() - started:.1f} s" if new else ", unchanged"
     say(f"build      {plan.build_id}: {plan.selected:,} prompts and {plan.held_out:,} held out{took}")
     for note in plan.notes:

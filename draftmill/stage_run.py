@@ -10,6 +10,7 @@ from typing import TypeVar
 from corpus.ledger.query import LedgerReader
 from corpus.runlog import RunLog
 from draftmill.interrupted import NotAgreed, StoppedEarly
+from draftmill.looking.report import write_data
 from draftmill.session import Session
 from fleet.interrupt import Interrupted
 
@@ -23,7 +24,7 @@ def reader(session: Session) -> LedgerReader:
 
 
 def logged(log: RunLog, work: Callable[[], T]) -> T:
-    """Run a stage, and note how it ended whatever happens."""
+    """Run a stage, and note how it ended whatever happens; where it is done, its build's DATA.md is made again."""
     try:
         result = work()
     except BaseException as error:
@@ -32,4 +33,6 @@ def logged(log: RunLog, work: Callable[[], T]) -> T:
             log.finish("stopped" if isinstance(error, STOPPED) else "failed")
         raise
     log.finish("done")
+    if log.build_id is not None:
+        write_data(log.ledger, log.build_id)
     return result

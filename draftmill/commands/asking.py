@@ -7,11 +7,15 @@ import sys
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from draftmill.commands import completion
 from draftmill.commands.options import DEFAULT_WORKSPACE, WorkspacePath
+
+if TYPE_CHECKING:
+    from corpus.workspace import Workspace
 
 EXIT_BREACH = 3
 
@@ -34,8 +38,16 @@ def register(app: typer.Typer) -> None:
 
 
 def sql(
-    statement: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT; - reads it from standard input.")],
+    statement: Annotated[
+        str | None, typer.Argument(metavar="SQL", help="One SELECT; - reads it from standard input.")
+    ] = None,
     workspace: WorkspacePath = DEFAULT_WORKSPACE,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-F", metavar="FILE", help="Read the SELECT from this file.")
+    ] = None,
+    views: Annotated[
+        bool, typer.Option("--views", help="List the views: what each answers, and its columns. Needs no workspace.")
+    ] = False,
     output: Annotated[
         Format | None,
         typer.Option("--format", "-f", help="How to print the rows. Default: by FILE's name, else table."),
@@ -46,19 +58,61 @@ def sql(
 ) -> None:
     """Ask the ledger with SQL. Read-only: it opens the published snapshot, also while a run is writing.
 
-    Views: composition, funnel, provenance, unfinished, throughput, acceptance_by_category, accepted_responses; and, in
-    this command alone, prompt_text, original_text and response_text. docs/ledger.md has their columns.
+    --views lists what can be asked; the views prompt_text, original_text and response_text are there in this command
+    alone. Without SQL, composition, funnel, show and sample answer the common questions.
     """
     from corpus.errors import UserError
-    from corpus.ledger.query import query
     from corpus.workspace import Workspace
-    from draftmill.rows import write_rows
 
+    place = Workspace(workspace)
+    if views:
+        _list_views(place, asked=statement is not None or file is not None)
+        return
     form = output or _form_of(out)
     if form is Format.parquet and out is None and sys.stdout.isatty():
         raise UserError("sql: parquet is binary; name a file with --out FILE.")
-    rows = query(Workspace(workspace), sys.stdin.read() if statement == "-" else statement)
-    write_rows(rows, form.value, out)
+    from corpus.ledger.query import query
+    from draftmill.rows import write_rows
+
+    write_rows(query(place, _statement(statement, file)), form.value, out)
+
+
+def _list_views(workspace: Workspace, asked: bool) -> None:
+    from corpus.errors import UserError
+    from corpus.ledger.query import views
+    from draftmill.looking.view_lines import view_lines
+
+    if asked:
+        raise UserError("sql: --views lists the views and runs nothing; leave the SELECT out.")
+    for line in view_lines(views(workspace)):
+        typer.echo(line)
+
+
+def _statement(said: str | None, file: Path | None) -> str:
+    """The SELECT, wherever it is.
+
+    Raises:
+        UserError: there is none, there are two, or the file cannot be read.
+    """
+    from corpus.errors import UserError
+
+    if (said is None) == (file is None):
+        what = "is missing" if said is None else "is said twice"
+        raise UserError(f"sql: the SELECT {what}; give it as an argument, as - on standard input, or with --file FILE.")
+    if file is not None:
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise UserError(
+                f"{ascii(str(file))[1:-1]}: cannot be read ({why}). Name a file that holds one SELECT."
+            ) from error
+    assert said is not None
+    if said == "-":
+        return sys.stdin.read()
+    if said.endswith(".sql") and Path(said).is_file():
+        raise UserError(f"sql: {said} is a file; run it with --file {said}.")
+    return said
 
 
 def _form_of(out: Path | None) -> Format:
@@ -107,6 +161,7 @@ def verify(
         str | None,
         typer.Argument(
             metavar="MANIFEST|BUILD",
+            autocompletion=completion.builds,
             help="Verify one build: its manifest, id (6 digits are enough) or name; an import likewise. Default: all.",
         ),
     ] = None,

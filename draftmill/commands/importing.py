@@ -135,6 +135,7 @@ def _say_kept(plan: ImportPlan, settled: ImportPlan) -> None:
 def _import(plan: ImportPlan, ledger: LedgerWriter) -> None:
     from corpus.importing import commit_import, is_imported, read_import
     from corpus.runlog import RunLog
+    from draftmill.looking.report import write_data
     from draftmill.terminal import Screen, clock, say
 
     name = _short(plan.name)
@@ -151,6 +152,7 @@ def _import(plan: ImportPlan, ledger: LedgerWriter) -> None:
             log.finish("failed")
             raise
         log.finish("done")
+        write_data(ledger, plan.import_id)
     took = clock(time.monotonic() - started)
     files = f"{len(plan.resolved.files):,} file{'s' * (len(plan.resolved.files) != 1)}"
     say(f"import     {name}: {rows.pool.rows:,} rows of {files} in {took}")

@@ -87,7 +87,9 @@ COMMANDS = dict(commands())
 def test_the_commands_are_those_of_the_design() -> None:
     stages = {"run", "build", "generate", "extract", "train", "export", "serve-check"}
     corpora = {"diff", "push", "push-drafter", "import", "export-states"}
-    assert {path[0] for path in COMMANDS if path} >= stages | corpora | {"status", "sql", "schema", "doctor", "ledger"}
+    questions = {"composition", "funnel", "show", "sample"}
+    others = {"status", "sql", "schema", "doctor", "ledger"}
+    assert {path[0] for path in COMMANDS if path} >= stages | corpora | questions | others
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=[" ".join(path) or "draftmill" for path in COMMANDS])
@@ -115,7 +117,7 @@ def test_help_is_cheap(world: World) -> None:
     code = (
         "import sys\nfrom draftmill.app import run_app\n"
         "for words in (['--help'], ['run', '--help'], ['sql', '--help'], ['ledger', '--help'], ['schema'],\n"
-        "              ['diff', '--help'], ['push', '--help'], ['import', '--help']):\n"
+        "              ['diff', '--help'], ['push', '--help'], ['import', '--help'], ['show', '--help']):\n"
         "    assert run_app(words) == 0\n"
         f"sys.stderr.write(','.join(name for name in {HEAVY} if name in sys.modules))"
     )

@@ -66,6 +66,8 @@ def test_an_import_shows_what_the_corpus_is_made_of_and_what_to_ask_next(team: W
     asked = [text for text in ran.stderr.split('"') if " FROM " in text or text.startswith("FROM ")]
     assert len(asked) == 2
     assert all(query(team.workspace, text).height > 0 for text in asked)
+    (data,) = team.workspace.root.glob("builds/*/DATA.md")
+    assert "coding" in data.read_text()
 
 
 def test_the_same_command_again_changes_nothing_and_says_so(team: World) -> None:
