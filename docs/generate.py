@@ -1,4 +1,4 @@
-"""Writes the reference pages from what the code declares: manifest.md, ledger.md, manifest.schema.json.
+"""Writes the reference pages from what the code declares: manifest.md, ledger.md, hardware.md, the manifest's schema.
 
 `make docs` runs it; a test compares its output with the files, so that they cannot drift.
 """
@@ -13,9 +13,12 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from corpus.identity import LEFT_OUT
+from corpus.ledger.query import views
 from corpus.ledger.writer import migrate
 from corpus.manifest import Manifest
 from corpus.manifest_file import manifest_schema
+from draftmill.costing import DECODE_SHARE, FORWARD_SHARE, TRAIN_SHARE
+from draftmill.hardware import GPUS
 
 HERE = Path(__file__).parent
 LARGE = 1e12  # bounds beyond this only guard against overflow
@@ -26,6 +29,7 @@ def pages() -> dict[str, str]:
     return {
         "manifest.md": manifest_page(),
         "ledger.md": ledger_page(),
+        "hardware.md": hardware_page(),
         "manifest.schema.json": json.dumps(manifest_schema(), indent=2, ensure_ascii=False) + "\n",
     }
 
@@ -75,7 +79,7 @@ def sections() -> list[tuple[str, type[BaseModel]]]:
 
 
 def ledger_page() -> str:
-    """Tables and views with their comments and columns, and what identities leave out."""
+    """Views with comments, columns and types, tables, and what identities leave out."""
     import duckdb
 
     connection = duckdb.connect()
@@ -83,25 +87,72 @@ def ledger_page() -> str:
     lines = [
         "# The ledger",
         "",
-        "`draftmill sql` asks the published snapshot, read-only. The views are a contract: their columns stay, more may follow. Three more",
-        "views read texts from the parquet files: `prompt_text` (prompt_id, messages, tools, asked: the user turns; of every prompt read, dropped ones",
-        "too), `original_text` (prompt_id, file, row_index, answers: the sources' own, one a turn, where `keep_original` is set) and",
-        "`response_text` (response_id, attempt, text, prompt_token_ids, token_ids). This page is made from the comments in the schema.",
+        "`draftmill sql` asks the published snapshot, read-only; `draftmill sql --views` lists the views in the terminal. The views are a contract: their",
+        "columns stay, more may follow. `prompt_text`, `original_text` and `response_text` read texts from the parquet files; another DuckDB client has",
+        "all but these. This page is made from the comments in the schema.",
+        "",
+        "## Views",
         "",
     ]
-    for title, query in (
-        ("Views", "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal ORDER BY 1"),
-        ("Tables", "SELECT table_name, comment FROM duckdb_tables() WHERE comment IS NOT NULL ORDER BY 1"),
-    ):
-        lines += [f"## {title}", ""]
-        for name, comment in connection.execute(query).fetchall():
-            columns = connection.execute(
-                "SELECT column_name FROM duckdb_columns() WHERE table_name = ? ORDER BY column_index", [name]
-            ).fetchall()
-            lines += [f"### {name}", "", f"{comment or ''}.", "", ", ".join(f"`{column}`" for (column,) in columns), ""]
+    for name, comment, columns in views():
+        lines += [f"### {name}", "", f"{comment}.", "", "| column | type | |", "|---|---|---|"]
+        lines += [f"| `{column}` | {_cell(kind.lower())} | {_unmarked(said)} |" for column, kind, said in columns]
+        lines.append("")
+    lines += ["## Tables", ""]
+    query = "SELECT table_name, comment FROM duckdb_tables() WHERE comment IS NOT NULL ORDER BY 1"
+    for name, comment in connection.execute(query).fetchall():
+        listed = connection.execute(
+            "SELECT column_name FROM duckdb_columns() WHERE table_name = ? ORDER BY column_index", [name]
+        ).fetchall()
+        lines += [f"### {name}", "", f"{comment}.", "", ", ".join(f"`{column}`" for (column,) in listed), ""]
     lines += ["## What an identity leaves out", "", "| identity | leaves out | because |", "|---|---|---|"]
     lines += [f"| {kind} | `{key}` | {why} |" for kind, keys in LEFT_OUT.items() for key, why in keys.items()]
     return "\n".join(lines) + "\n"
+
+
+def hardware_page() -> str:
+    """The GPUs that `draftmill plan` reckons with, and how."""
+    lines = [
+        "# Hardware",
+        "",
+        "`draftmill plan MANIFEST` reckons with these figures where the workspace has no rate of its own. A rate that the ledger has measured",
+        "comes first, as long as the same hardware is meant. This page is made from `draftmill/hardware.py` and `draftmill/costing.py`.",
+        "",
+        "| `--hardware` | memory | bandwidth | bf16, dense | USD an hour | figures | prices |",
+        "|---|---:|---:|---:|---:|---|---|",
+    ]
+    for gpu in GPUS:
+        price = "–" if gpu.price_usd is None else f"{gpu.price_usd[0]:.2f} to {gpu.price_usd[1]:.2f}"
+        lines.append(
+            f"| `{gpu.name}` | {gpu.memory_bytes / 1e9:.0f} GB | {gpu.bandwidth / 1e12:.2f} TB/s | {gpu.bf16_flops / 1e12:,.0f} TFLOP/s "
+            f"| {price} | {gpu.source} | {gpu.price_source or 'none compared; give `--price`'} |"
+        )
+    lines += [
+        "",
+        "Prices are on-demand list prices, the lowest and the highest that the source names; `--price USD` takes your own.",
+        "",
+        "## How hours are reckoned",
+        "",
+        "Of a target with P parameters, W bytes of weights and S sequences at once with C bytes of cache each:",
+        "",
+        "| | seconds | share of the published figure that is reached |",
+        "|---|---|---|",
+        f"| answers | tokens x (W + S x C) / (bandwidth x share) / S, or 2 P x S / (bf16 x share) where that is longer | {_share(DECODE_SHARE)} of bandwidth |",
+        f"| their prompts, and hidden states | tokens x 2 P / (bf16 x share) | {_share(FORWARD_SHARE)} of bf16 |",
+        f"| drafter | block slots x (6 x the drafter's parameters + 6 x the head's) / (bf16 x share) | {_share(TRAIN_SHARE)} of bf16 |",
+        "",
+        "S is what fits beside the weights, at most 256 (as `draftmill doctor` says). A drafter that is fed live needs the target's forward pass of",
+        "every epoch as well. The shares are assumptions: `benchmarks/gpu_check.py` measures those of one GPU, and the first run of a workspace replaces",
+        "them by its own rates. What is read of the sources, downloads and the time of a person are not in it.",
+        "",
+        "As a check: the corpus of 900,000 prompts that this project began with was reckoned by hand at 13 hours on 7 B200, about 350 USD, for the",
+        "answers. `draftmill plan` gives a range with 13 hours in it, from 2.2 to 3 at its own assumption of 500 tokens an answer.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _share(amount: Any) -> str:
+    return f"{amount.low:.0%} to {amount.high:.0%}"
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
@@ -145,6 +196,11 @@ def _default(field: Any) -> str:
         body = value.model_dump(exclude_unset=True)
         return _cell(f"`{json.dumps(body)}`") if body else "see below"
     return _cell(f"`{json.dumps(value)}`")
+
+
+def _unmarked(text: str) -> str:
+    """A cell in which <x> is no tag."""
+    return _cell(text).replace("<", "\\<")
 
 
 def _cell(text: str) -> str:

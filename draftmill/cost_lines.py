@@ -18,6 +18,8 @@ MEANING = "~ arithmetic on published figures; ? rests on an assumption: both are
 def cost_lines(costs: Costs) -> list[str]:
     """Every line."""
     lines = [cut(printable(f"{costs.name} with {costs.model}"), WIDTH), ""]
+    if costs.unknown:
+        lines += [*wrap(printable(f"hours and states are unknown: {costs.unknown}"), WIDTH), ""]
     lines += _needs(costs.needs)
     lines += ["", *_stages(costs.stages), "", *_hours(costs)]
     marks = {_mark(amount) for stage in costs.stages for amount in (stage.rows, stage.tokens, *_known(stage))}

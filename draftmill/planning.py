@@ -56,6 +56,8 @@ class Costs:
     """The same on every GPU of the table, by arithmetic alone."""
     notes: tuple[str, ...]
     devices: str = "GPU"
+    unknown: str = ""
+    """Why the target told nothing; "" where it did."""
 
 
 def plan_costs(
@@ -74,7 +76,7 @@ def plan_costs(
     count = gpus or (len(local) if here and local else MOST_GPUS)
     notes: list[str] = []
     target, model, why = _target(session)
-    if why:
+    if why and target is not None:
         notes.append(why)
     needs, built = _needs(session)
     notes += built.notes
@@ -95,7 +97,7 @@ def plan_costs(
     kind = "GPU" if gpu is not None or not local or local[0].kind == "cuda" else "core"
     return Costs(
         manifest.name, manifest.target.model, needs, chosen, gpu, count, price, elsewhere,
-        tuple(dict.fromkeys(notes)), kind,
+        tuple(dict.fromkeys(notes)), kind, why if target is None else "",
     )  # fmt: skip
 
 
@@ -215,6 +217,10 @@ def _needs(session: Session) -> tuple[tuple[CategoryNeed, ...], Built]:
             response = Amount.of(mean, mean * 0.7, mean * 1.4, "assumed", "mix.mean_response_tokens")
         needs.append(
             CategoryNeed(name, *rows[name], turns, prompt, response, accepted.get(name, 0), planned.get(name), counted)
+        )
+    if manifest.generation.imported and not planned:
+        notes.append(
+            "answers of generation.imported are counted as to make until `draftmill generate` has planned them"
         )
     return tuple(needs), Built(build_id, captured, tuple(notes))
 

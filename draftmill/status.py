@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from textwrap import wrap
 
 from corpus.columns import table
 from corpus.ledger.query import query
 from corpus.workspace import Workspace
 from draftmill.scene import ended_line, going_line, look
+
+WIDTH = 80
 
 
 def status_lines(workspace: Workspace) -> list[str]:
@@ -20,7 +23,8 @@ def status_lines(workspace: Workspace) -> list[str]:
     lines, scene, now = build_lines(workspace), look(workspace), time.time()
     if scene.owner:
         return [*lines, f"running now: {scene.owner}", going_line(scene, now)]
-    return [*lines, f"last: {ended_line(scene.run, now)}"] if scene.run else lines
+    ended = f"last: {ended_line(scene.run, now)}" if scene.run else ""
+    return [*lines, *wrap(ended, WIDTH, subsequent_indent="  ", break_on_hyphens=False)]
 
 
 def build_lines(workspace: Workspace) -> list[str]:

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from draftmill.commands import completion
+
 EXIT_SKEWED = 3
 
 
@@ -49,7 +51,13 @@ def audit(
     ],
     manifest: Annotated[
         Path | None,
-        typer.Option("--manifest", "-m", metavar="FILE", autocompletion=completion.manifests, help="Compare with the shares of this manifest."),
+        typer.Option(
+            "--manifest",
+            "-m",
+            metavar="FILE",
+            autocompletion=completion.manifests,
+            help="Compare with the shares of this manifest.",
+        ),
     ] = None,
     shares: Annotated[
         str | None,

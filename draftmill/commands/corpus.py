@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from draftmill.commands import completion
 from draftmill.commands.options import DEFAULT_WORKSPACE, DryRun, ManifestPath, WorkspacePath
 
 
@@ -29,10 +30,14 @@ def diff(
     old: Annotated[
         str,
         typer.Argument(
-            metavar="OLD", help="A manifest, or a build of the workspace: its id (6 digits are enough) or its name."
+            metavar="OLD",
+            autocompletion=completion.builds,
+            help="A manifest, or a build of the workspace: its id (6 digits are enough) or its name.",
         ),
     ],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="What it is compared with: likewise.")],
+    new: Annotated[
+        str, typer.Argument(metavar="NEW", autocompletion=completion.builds, help="What it is compared with: likewise.")
+    ],
     workspace: WorkspacePath = DEFAULT_WORKSPACE,
     form: Annotated[
         RowFormat, typer.Option("--format", "-f", help="A table for eyes, or one row per category and source.")

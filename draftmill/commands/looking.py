@@ -110,7 +110,10 @@ def composition(
 def funnel(
     build: BuildName = None,
     workspace: WorkspacePath = DEFAULT_WORKSPACE,
-    source: Annotated[str | None, typer.Option("--source", metavar="NAME", autocompletion=completion.sources, help="This source alone.")] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--source", metavar="NAME", autocompletion=completion.sources, help="This source alone."),
+    ] = None,
     output: Output = None,
     out: Out = None,
 ) -> None:
@@ -216,8 +219,14 @@ def _clip(text: Any, chars: int) -> None:
 def sample(
     build: BuildName = None,
     workspace: WorkspacePath = DEFAULT_WORKSPACE,
-    category: Annotated[str | None, typer.Option("--category", metavar="NAME", autocompletion=completion.categories, help="Of this category.")] = None,
-    source: Annotated[str | None, typer.Option("--source", metavar="NAME", autocompletion=completion.sources, help="Of this source.")] = None,
+    category: Annotated[
+        str | None,
+        typer.Option("--category", metavar="NAME", autocompletion=completion.categories, help="Of this category."),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--source", metavar="NAME", autocompletion=completion.sources, help="Of this source."),
+    ] = None,
     state: Annotated[
         State | None,
         typer.Option("--state", help="Answers in this state; truncated ones are accepted and ran into max_tokens."),

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from draftmill.commands import completion
 from draftmill.commands.options import DEFAULT_WORKSPACE, Devices, WorkspacePath
 
 
@@ -18,7 +19,11 @@ def register(app: typer.Typer) -> None:
 def doctor(
     manifest: Annotated[
         Path | None,
-        typer.Argument(metavar="MANIFEST", help="Also say what fits of this manifest's target, and where."),
+        typer.Argument(
+            metavar="MANIFEST",
+            autocompletion=completion.manifests,
+            help="Also say what fits of this manifest's target, and where.",
+        ),
     ] = None,
     workspace: WorkspacePath = DEFAULT_WORKSPACE,
     devices: Devices = None,

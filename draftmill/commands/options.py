@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from draftmill.commands import completion
 from training.export_speculators import Form
 
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
@@ -23,7 +24,10 @@ def size_bytes(text: str) -> int:
     return int(float(number) * (1024 if binary else 1000) ** POWERS[unit.lower()])
 
 
-ManifestPath = Annotated[Path, typer.Argument(metavar="MANIFEST", help="The manifest: a YAML file.")]
+ManifestPath = Annotated[
+    Path,
+    typer.Argument(metavar="MANIFEST", help="The manifest: a YAML file.", autocompletion=completion.manifests),
+]
 WorkspacePath = Annotated[
     Path,
     typer.Option(

@@ -18,13 +18,13 @@ def register(app: typer.Typer) -> None:
 
 def report(
     named: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="MANIFEST|BUILD",
             autocompletion=completion.builds,
-            help="Which build: its manifest, id (6 digits are enough) or name; an import likewise.",
+            help="Which build: its manifest, id (6 digits are enough) or name; an import too. Default: the newest.",
         ),
-    ],
+    ] = None,
     workspace: WorkspacePath = DEFAULT_WORKSPACE,
     out: Annotated[
         Path | None,
@@ -45,14 +45,14 @@ def report(
     published ledger, also while a run is writing. The same Markdown lies beside every build as DATA.md.
     """
     from corpus.workspace import Workspace
+    from draftmill.looking.chosen import chosen_build, open_reader
     from draftmill.looking.report import STDOUT, make_report, report_path, write_report
     from draftmill.verifying import named_build
 
     place = Workspace(workspace)
-    build_id = named_build(named, place)
-    assert build_id is not None, "a name always names one"
+    build_id = named_build(named, place) or chosen_build(None, place, open_reader(place)).build_id
     path = out or report_path(place, build_id, markdown=markdown)
-    base = Path(named).parent if Path(named).suffix in (".yaml", ".yml") else Path()
+    base = Path(named).parent if named and Path(named).suffix in (".yaml", ".yml") else Path()
     write_report(make_report(place, build_id, base, markdown=markdown), path)
     if path != STDOUT:
         typer.echo(path)

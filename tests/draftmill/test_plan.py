@@ -134,8 +134,8 @@ def test_an_unknown_target_leaves_hours_unknown_and_says_why(world: World, capsy
     path = world.write(target={"model": "no/such-model"})
     assert run_app(["plan", str(path), "-w", str(world.root / "none")]) == 0
     shown = capsys.readouterr().out
-    assert "unknown" in shown
-    assert "no/such-model" in shown.split("where the numbers come from")[1]
+    assert "hours and states are unknown: " in shown.split("category")[0]
+    assert "no/such-model" in shown.split("category")[0]
     assert max(map(len, shown.splitlines())) <= 80
 
 

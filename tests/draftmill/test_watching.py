@@ -163,7 +163,8 @@ def test_a_killed_run_is_not_called_a_running_one(running: Running, capsys: Any)
     watch(workspace)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"nothing runs in {workspace.root}"
-    assert re.fullmatch(f"last: {killed}", lines[-1])
+    assert re.fullmatch(f"last: {killed}", " ".join(line.strip() for line in lines[-2:]))
+    assert max(map(len, lines[1:])) <= 80
 
 
 def test_another_coordinator_is_another_run(running: Running, capsys: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from corpus.ledger.query import query
 from corpus.shards import ShardReader
 from corpus.workspace import Workspace
 from draftmill.session import Session
+from tests.docs.demo_questions import Question, answer, questions, same
 from tests.e2e.chain import draftmill
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
@@ -55,3 +57,14 @@ def test_smollm2_s_states_are_those_of_a_plain_forward(workspace: Workspace) -> 
         for position, expected in enumerate(plain):
             difference = (row.states_TNH[:, position] - expected).abs().max()
             assert difference <= 1e-4 * expected.pow(2).mean().sqrt(), position
+
+
+@pytest.mark.parametrize("question", questions(), ids=lambda question: str(question.number))
+def test_the_ten_questions_are_answered_as_their_page_shows(
+    workspace: Workspace, question: Question, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = workspace.root.parent
+    shutil.copytree(DEMO.parent, folder / "manifests", dirs_exist_ok=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("DRAFTMILL_WORKSPACE", raising=False)
+    same(question, answer(question))

@@ -365,6 +365,7 @@ def test_the_commands_write_both_pages_and_say_where(world: World) -> None:
     path = world.root / shown.stdout.strip()
     assert path == world.root / "ws" / "reports" / f"{page.parent.name}.html"
     assert path.read_text().startswith("<!doctype html>")
+    assert draftmill(world, "report").stdout == shown.stdout, "the newest build"
     printed = draftmill(world, "report", "small", "--markdown", "--out", "-")
     assert printed.stdout.startswith("# small\n")
     refused = draftmill(world, "report", "absent")
