@@ -15,9 +15,13 @@ Cornish 1960; 0.7% short at 3 degrees, 3% at 2, 24% at 1). The view acceptance_b
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 Z = 1.959964
 """The normal quantile of a two-sided 95%."""
+FEW_ROWS = 5
+"""Fewer rows make an interval that nothing should rest on: three that happen to be alike give one of no width."""
 T_TERMS = (2.372271, 2.822501, 2.555850)
 """What 1, 2 and 3 powers of 1 / degrees of freedom add to it."""
 
@@ -47,3 +51,29 @@ def quantile(degrees: int) -> float:
     """Student's t of a two-sided 95%, nearly."""
     first, second, third = T_TERMS
     return Z + first / degrees + second / degrees**2 + third / degrees**3
+
+
+def nonsense(row: Mapping[str, Any], block_size: int | None) -> str:
+    """What of a measurement cannot have been measured; empty: nothing.
+
+    Args:
+        row: drafts, accepted_tokens, rows and the sums over rows, as the ledger has them; sums may be None or missing.
+        block_size: the drafter's, the known token counted; None where it is not known.
+    """
+    for key in ("drafts", "accepted_tokens", "rows"):
+        if not _is_count(row[key]):
+            return f"{key} is {row[key]!r}"
+    for key in ("sum_drafts_sq", "sum_accepted_sq", "sum_cross"):
+        if row.get(key) is not None and not _is_count(row[key]):
+            return f"{key} is {row[key]!r}"
+    drafts, accepted = row["drafts"], row["accepted_tokens"]
+    if accepted and not drafts:
+        return f"{accepted:,} accepted tokens of no draft"
+    if block_size is not None and accepted > drafts * (block_size - 1):
+        return f"{accepted:,} accepted tokens of {drafts:,} drafts of {block_size - 1}"
+    return ""
+
+
+def _is_count(value: object) -> bool:
+    """A whole number that the ledger can hold."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63

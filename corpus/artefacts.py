@@ -27,6 +27,19 @@ TEMPORARY_SUFFIX = ".tmp"
 WORKSPACE_LOCK = "workspace.lock"
 SEAL = "of"  # the key of a description's own digest
 _TEMPORARY = re.compile(r"\..+\.(\d+)-[0-9a-f]{8}\.tmp", re.DOTALL)  # ours alone: a workspace may hold files of others
+_REPLACED = re.compile(r"\.(.+)\.(\d+)-[0-9a-f]{8}\.old\.tmp", re.DOTALL)
+"""What replace_folder moved out of the way, while the new one takes its place."""
+_OF_THE_PATH = {
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.EINVAL,
+    errno.ENODEV,
+}
+"""What the system says of a place where nothing can be written, whoever asks."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +69,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> Written:
     except BaseException as error:
         with suppress(OSError):  # a read-only disk refuses this too, and in the place of what was refused first
             temporary.unlink(missing_ok=True)
-        say_full_disk(error, path)
+        _say_unwritable(error, path, temporary)
         raise
     return Written(path, size_bytes, checksum)
 
@@ -69,26 +82,32 @@ def temporary_path(path: Path) -> Path:
 def replace_folder(final: Path, fill: Callable[[Path], None]) -> None:
     """Let `fill` write files into a temporary folder beside `final`, then put it there in place of what was.
 
+    What was there goes only when the new one is in its place. A process that is killed between the two leaves it under
+    another name, under which remove_temporaries finds it.
+
     Raises:
         UserError: the disk is full or the folder cannot be written.
     """
-    temporary = final.with_name(f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
-    old = temporary.with_name(f".old{temporary.name}")
+    temporary = temporary_path(final)
+    old = temporary.with_name(f"{temporary.name.removesuffix(TEMPORARY_SUFFIX)}.old{TEMPORARY_SUFFIX}")
     try:
         temporary.mkdir(parents=True)
         fill(temporary)
         for path in [*temporary.iterdir(), temporary]:
             sync_path(path)
-        if final.exists():
+        if os.path.lexists(final):
             final.rename(old)
         temporary.rename(final)
         sync_path(final.parent)
     except BaseException as error:
+        if os.path.lexists(old) and not os.path.lexists(final):
+            old.rename(final)
         shutil.rmtree(temporary, ignore_errors=True)
-        say_full_disk(error, final)
+        _say_unwritable(error, final, temporary)
         raise
     finally:
-        shutil.rmtree(old, ignore_errors=True)
+        if os.path.lexists(final):
+            _remove(old)
 
 
 def write_text(path: Path, text: str) -> Written:
@@ -126,6 +145,17 @@ def say_full_disk(error: BaseException, path: Path) -> None:
         raise UserError(reason) from error
 
 
+def _say_unwritable(error: BaseException, path: Path, temporary: Path) -> None:
+    """say_full_disk, and the same for a place that is none: below a file, too long a name, a link to nowhere."""
+    say_full_disk(error, path)
+    if isinstance(error, OSError) and error.errno in _OF_THE_PATH and isinstance(error.filename, str | os.PathLike):
+        named = Path(error.filename)
+        if named in (path, temporary, *path.parents) or named.is_relative_to(temporary):
+            raise UserError(
+                f"{path}: cannot be written ({error.strerror}). Is each folder above it one, and the name a plain one?"
+            ) from error
+
+
 def full_disk(error: BaseException, path: Path) -> str | None:
     """The line for a person if this error says that nothing more can be written at `path`, else None.
 
@@ -145,7 +175,7 @@ def full_disk(error: BaseException, path: Path) -> str | None:
         if number == errno.EFBIG or os.strerror(errno.EFBIG) in text:
             return f"{path}: may not grow further (`ulimit -f`); nothing half-written was kept. Raise the limit."
         if number in (errno.EACCES, errno.EROFS, errno.EPERM):
-            return f"{path}: cannot be written ({os.strerror(number)}). Choose a --workspace that you may write."
+            return f"{path}: cannot be written ({os.strerror(number)}). Choose a place that you may write."
         seen = seen.__cause__ or seen.__context__
     return None
 
@@ -183,26 +213,39 @@ def sha256_file(path: Path) -> str:
 
 
 def remove_temporaries(folder: Path) -> int:
-    """Remove what killed writers left below a folder, files and whole folders; returns how many."""
+    """Remove what killed writers left below a folder, files and whole folders; returns how many.
+
+    A folder that was being replaced, and has no successor, is put back first.
+    """
     stale = [path for path in folder.rglob(f".*{TEMPORARY_SUFFIX}") if _is_stale(path.name)]
     for path in stale:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        if (match := _REPLACED.fullmatch(path.name)) and not os.path.lexists(path.with_name(match[1])):
+            with suppress(OSError):
+                path.rename(path.with_name(match[1]))
+            continue
+        _remove(path)
     return len(stale)
+
+
+def _remove(path: Path) -> None:
+    """A file, a link or a whole folder, as far as it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _is_stale(name: str) -> bool:
     """True for a temporary of ours, unless its writer is at work: a dry run fills pools beside a coordinator."""
-    match = _TEMPORARY.fullmatch(name)
-    if match is None:
+    match, replaced = _TEMPORARY.fullmatch(name), _REPLACED.fullmatch(name)
+    if match is None and replaced is None:
         return False
+    number = match[1] if match else replaced[2] if replaced else ""
     try:
-        running = Path(f"/proc/{match[1]}/cmdline").read_bytes()
+        running = Path(f"/proc/{number}/cmdline").read_bytes()
     except OSError:
         return True
-    return int(match[1]) == os.getpid() or b"draftmill" not in running
+    return int(number) == os.getpid() or b"draftmill" not in running
 
 
 def _write_bytes(path: Path, data: bytes) -> None:

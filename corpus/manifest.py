@@ -465,7 +465,7 @@ class Training(Section):
     """Window of those layers, in tokens."""
     anchors_per_document: Positive = 512
     """Most anchors of one document and epoch; fewer take less memory."""
-    gamma: Annotated[float, Field(gt=0)] = 4.0
+    gamma: Annotated[float, Field(ge=0.01, le=1e6)] = 4.0
     """Slot k has weight exp(-(k-1)/gamma) in the loss (loss_weights: decay)."""
     loss_weights: Literal["decay", "d_pace"] = "decay"
     """Weights of a block's slots: decay by gamma, or D-PACE, which weighs a slot by how likely it is to be reached."""
@@ -477,7 +477,7 @@ class Training(Section):
     """Train from hidden-state shards on disk, or fed live by target workers, with no states on disk but held-out ones."""
     live: Live = Live()
     """Workers and queue of the live feed."""
-    init_from: str | None = None
+    init_from: Annotated[str, Field(min_length=1)] | None = None
     """Start from a published drafter: a folder (z-lab's or speculators' format, relative to where you run) or a Hub id. Its shape must be the one asked for here."""
     epochs: Positive = 6
     """Passes over the training rows; anchors are drawn anew in each."""
@@ -487,13 +487,13 @@ class Training(Section):
     """Packs of one optimiser step; the loss is divided by the supervised slots of all of them."""
     activation_checkpointing: bool | Auto = "auto"
     """Compute each draft layer again in the backward pass: much less memory, about a third more time. auto: on GPUs."""
-    learning_rate: Annotated[float, Field(gt=0)] = 6e-4
+    learning_rate: Annotated[float, Field(ge=1e-12, le=1)] = 6e-4
     """Peak of the cosine schedule (AdamW)."""
     warmup: Fraction = 0.04
     """Part of the steps that warm up."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
     """AdamW's weight decay."""
-    clip: Annotated[float, Field(gt=0)] = 1.0
+    clip: Annotated[float, Field(ge=1e-6, le=1e9)] = 1.0
     """Gradient norm limit."""
     mask_token_id: Annotated[int, Field(ge=0)] | Auto = "auto"
     """An embedding row that text never uses; auto finds one that is neither end nor pad."""
@@ -501,6 +501,13 @@ class Training(Section):
     """Steps, of all drafters together, between checkpoints; at most 256 held-out rows are walked at each."""
     seed: Seed | None = None
     """Seed of initial weights, anchors and order. Default: the manifest's seed."""
+
+    @model_validator(mode="after")
+    def _layers_fit(self) -> Training:
+        if self.sliding_layers > self.draft_layers:
+            layers = f"{self.draft_layers} layer{'s' if self.draft_layers > 1 else ''} (draft_layers)"
+            raise ValueError(f"training.sliding_layers is {self.sliding_layers}; the drafter has {layers}. Lower it")
+        return self
 
 
 class Manifest(Section):

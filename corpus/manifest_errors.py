@@ -1,7 +1,7 @@
 """What is wrong in a manifest, in one line: file, key, got, expected, next step, and the line of the file.
 
 Told from pydantic's errors by their types, never by their words. Of several mistakes the nearest to a person's typing
-is told (an unknown key first, then the deepest), and the others are counted.
+is told (an unknown key first, then the deepest), and the others are counted; unknown keys have a line each.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ BOUNDS = {
     "string_too_short": ("have at least {} character", "min_length"),
     "string_too_long": ("have at most {} characters", "max_length"),
 }
+UNKNOWN = "extra_forbidden"
+SHOWN_UNKNOWN = 5
 LISTS = {"tuple_type", "list_type"}
 NAME = "a name of letters, digits, `.`, `_` and `-`, a letter or digit first,"
 TRUE, FALSE = ("yes", "on", "true", "y", "1"), ("no", "off", "false", "n", "0")
@@ -78,7 +80,12 @@ class ManifestText:
         path, first = min(problems, key=lambda pair: (pair[1]["type"] != "extra_forbidden", -len(pair[0])))
         here = [p for other, p in problems if other == path]
         first = next((p for p in here if p["type"] == "value_error"), first)
+        unknown = self._unknown(problems) if first["type"] == UNKNOWN else []
         more = {other for other, p in problems if not _is_told_by(first, p)} - {path}
+        if len(unknown) > 1:
+            told = {other for other, p in problems if any(_is_told_by(one, p) for _, one in unknown)}
+            left = len(more - told - {other for other, _ in unknown})
+            return UserError("\n".join(self._unknown_lines(unknown, left)))
         if first["type"] == "value_error":
             message = first["msg"].removeprefix("Value error, ")
             message += "" if message.endswith((".", "?")) else "."
@@ -88,6 +95,20 @@ class ManifestText:
                 return self._one_line(named, message, len(more))
             return self.error(path, f" {message}" if message.startswith("is ") else f": {message}", len(more))
         return self.error(path, _said(path, first, here), len(more))
+
+    def _unknown(self, problems: list[tuple[Keys, Any]]) -> list[tuple[Keys, Any]]:
+        """Keys that are not known, as they stand in the file."""
+        found = [(path, problem) for path, problem in problems if problem["type"] == UNKNOWN]
+        return sorted(found, key=lambda pair: (self._line(pair[0]) or 0, str(pair[0])))
+
+    def _unknown_lines(self, unknown: list[tuple[Keys, Any]], left: int) -> list[str]:
+        """A line for each of the first few; the last one counts what else is wrong."""
+        shown = unknown[:SHOWN_UNKNOWN]
+        left += len(unknown) - len(shown)
+        return [
+            str(self.error(path, _said(path, problem, []), left if path == shown[-1][0] else 0))
+            for path, problem in shown
+        ]
 
     def dotted(self, path: Keys) -> str:
         """A key's path; what stands in a list is also named by its name, or by where it comes from."""
@@ -147,11 +168,20 @@ def _said(path: Keys, first: Any, here: list[Any]) -> str:
     kind, got = first["type"], first.get("input")
     if kind == "extra_forbidden" or (kind == "literal_error" and first["loc"][-1] == "[key]"):
         known = _known_keys(path[:-1]) if kind == "extra_forbidden" else sorted(_words(first))
-        return f" is not a known key.{nearest(str(path[-1]), known)} Known here: {', '.join(known)}."
+        return f" is not a known key.{_switched(path, known) or nearest(str(path[-1]), known)}" + (
+            f" Known here: {', '.join(known)}."
+        )
     if kind == "missing":
         return f" is missing{_meaning(path)}. Add `{path[-1]}:`{_such_as(path)}."
     step = _next_step(path, here, got)
     return f" is {_shown(got)}; {_expected(path, here, bare=step.startswith(WRITE))}.{step}"
+
+
+def _switched(path: Keys, known: list[str]) -> str:
+    """What to do where a tool of YAML 1.1 has read the words on and off as true and false."""
+    key = str(path[-1]).lower()
+    word = {"true": "on", "false": "off"}.get(key)
+    return f' Some YAML tools turn the word {word} into {key}: quote it, `"{word}":`.' if word in known else ""
 
 
 def _expected(path: Keys, here: list[Any], bare: bool) -> str:

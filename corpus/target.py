@@ -65,8 +65,8 @@ def resolve_target(target: Target, base: Path, digests: FileDigests, *, tokenize
     if is_gguf_target(target.model):
         folder = ensure_converted(target.model, base)
         revision = _folder_digest(folder, digests)
-    elif (base / target.model).expanduser().is_dir():
-        folder = (base / target.model).expanduser()
+    elif _folder(target, base).is_dir():
+        folder = _folder(target, base)
         if tokenizer_only:
             _check_tokenizer(folder, target.model)
             revision = _tokenizer_hash(folder, digests)
@@ -74,7 +74,12 @@ def resolve_target(target: Target, base: Path, digests: FileDigests, *, tokenize
             _check_folder(folder, target.model)
             revision = _folder_digest(folder, digests)
     else:
-        folder, revision = _from_hub(target, weights=False)
+        looked_at = _folder(target, base).absolute()
+        if _is_path(target.model):
+            raise UserError(
+                f"target {target.model}: there is no folder {looked_at}. Relative paths start at the manifest's folder."
+            )
+        folder, revision = _from_hub(target, looked_at, weights=False)
     return ResolvedTarget(target, revision, folder, _template(target, base, folder), _tokenizer_hash(folder, digests))
 
 
@@ -85,9 +90,10 @@ def fetch_weights(resolved: ResolvedTarget, base: Path) -> None:
         UserError: the Hub refuses, or files are missing.
     """
     target = resolved.target
-    if is_gguf_target(target.model) or (base / target.model).expanduser().is_dir():
+    if is_gguf_target(target.model) or _folder(target, base).is_dir():
         return
-    folder, _ = _from_hub(target.model_copy(update={"revision": resolved.revision}), weights=True)
+    asked = target.model_copy(update={"revision": resolved.revision})
+    folder, _ = _from_hub(asked, _folder(target, base).absolute(), weights=True)
     _check_folder(folder, target.model)
 
 
@@ -151,7 +157,17 @@ class Renderer:
         return ids
 
 
-def _from_hub(target: Target, weights: bool) -> tuple[Path, str]:
+def _folder(target: Target, base: Path) -> Path:
+    """Where the model is, if it is a folder of this machine."""
+    return base / Path(target.model).expanduser()
+
+
+def _is_path(model: str) -> bool:
+    """Whether it cannot be a name on the Hub, which is NAME or OWNER/NAME."""
+    return model.startswith(("/", "~", ".")) or model.endswith("/") or model.count("/") > 1 or "\\" in model
+
+
+def _from_hub(target: Target, looked_at: Path, weights: bool) -> tuple[Path, str]:
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -172,12 +188,13 @@ def _from_hub(target: Target, weights: bool) -> tuple[Path, str]:
         ) from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise UserError(
-            f"{at}: neither a folder here nor a model on the Hub (a private one needs HF_TOKEN)."
+            f"{at}: neither a folder here ({looked_at}) nor a model on the Hub (a private one needs HF_TOKEN)."
         ) from error
     except (httpx.HTTPError, OSError, ValueError) as error:
         first = first_line(error)[:200]
         raise UserError(
-            f"{at}: no such folder, and the Hub cannot be asked ({first}). Is the Hub reachable (HF_ENDPOINT)?"
+            f"{at}: there is no folder {looked_at}, and the Hub cannot be asked ({first}). Is the Hub reachable "
+            "(HF_ENDPOINT)?"
         ) from error
 
 

@@ -1,7 +1,7 @@
 """What changed between two manifests, in words: pure values in, a few lines out.
 
-Only what changes prompts or answers is told. A recipe is compared as it takes effect, category by category; a
-source also by what was read of it, because a branch of the Hub moves while the manifest stays.
+Only what changes prompts, answers or the drafter is told. A recipe is compared as it takes effect, category by
+category; a source also by what was read of it, because a branch of the Hub moves while the manifest stays.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from corpus.identity import family_id
+from corpus.identity import LEFT_OUT, family_id
 from corpus.manifest import Manifest
 
 SELECTING = ("seed", "mix", "filters", "dedup", "decontaminate", "licenses", "on_bad_row")
@@ -49,6 +49,21 @@ def manifest_changes(old: Manifest, new: Manifest) -> list[str]:
             lines.append(f"source {name} is removed")
         else:
             lines += [f"source {name}: {line}" for line in _differences(sources[0][name], sources[1][name])]
+    return lines
+
+
+def training_changes(old: Manifest, new: Manifest) -> list[str]:
+    """Keys of the training section that differ, and whether the drafter stays the one that it is."""
+    before, after = ({"training": m.training.model_dump(mode="json")} for m in (old, new))
+    stays = {f"training.{key}" for key in LEFT_OUT["drafter"] if key != "init_from"}
+    if old.training.feed == new.training.feed == "shards":
+        stays |= {f"training.live.{key}" for key in before["training"]["live"]}
+    if "d_pace" not in (old.training.loss_weights, new.training.loss_weights):
+        stays.add("training.d_pace_alpha")
+    lines = []
+    for line in _differences(before, after):
+        kept = line.split(":", 1)[0] in stays
+        lines.append(f"{line}; {'the drafter stays' if kept else 'another drafter is trained, from its first step'}")
     return lines
 
 

@@ -19,7 +19,14 @@ from corpus.manifest_file import parse_manifest
 from corpus.sources import FileDigests
 from corpus.workspace import Workspace
 from draftmill.builds import Known, find_build
-from draftmill.changes import Recipes, SourceRead, depth_changes, manifest_changes, recipe_changes
+from draftmill.changes import (
+    Recipes,
+    SourceRead,
+    depth_changes,
+    manifest_changes,
+    recipe_changes,
+    training_changes,
+)
 from draftmill.differing import DiffPlan, Rate, plan_diff
 from draftmill.pipeline import build_plan, selection_plan
 from draftmill.session import Session
@@ -61,6 +68,7 @@ def compare(old: str, new: str, workspace: Workspace) -> DiffPlan:
         *manifest_changes(before.manifest, after.manifest),
         *depth_changes(before.sources, after.sources),
         *recipe_changes(before.recipes, after.recipes, after.manifest.generation.reuse == "finished"),
+        *training_changes(before.manifest, after.manifest),
     ]
     rate = _rate(workspace, after.manifest.target.model)
     names = (before.name, after.name)

@@ -55,7 +55,6 @@ from generation.shares import Shares
 from generation.stage import commit_plan, load_feed, load_plan, load_prompts
 from generation.thinking import first_thinking, thinking_categories, thinking_warning, unheard_thinking
 from training.plan import TrainingPlan
-from training.run import is_trained
 
 if TYPE_CHECKING:
     import polars as pl
@@ -72,7 +71,7 @@ def run_all(session: Session, serve: bool) -> None:
         build = build_stage(session, ledger)
         generate_stage(session, ledger, build)
         extract_stage(session, ledger, build)
-        plan = train_stage(session, ledger, build)
+        plan = train_stage(session, ledger, build, alone=False)
         if serve:
             serve_stage(session, ledger, build, None, again=False)
         _what_next(session, plan)
@@ -310,8 +309,7 @@ def later_lines(session: Session, ledger: Readable, build: BuildPlan) -> Iterato
         lines = ["follows, on the states that are captured then"]
     else:
         training = training_plan(session, ledger, build)
-        done = [f"nothing to do: drafter {training.drafter_id} is trained"]
-        lines = done if is_trained(training, ledger) else training_lines(session, training, ledger)
+        lines = training_lines(session, training, ledger)
     yield from laid_out(lines, f"{'train':<{INDENT}}", below)
 
 
@@ -373,7 +371,11 @@ def extract_stage(
     run = ExtractionRun(plan, session.manifest, session.target_with_weights, ledger, log, launch=session.launch)
     started = time.monotonic()
 
+    announced = ""
+
     def announce(announcement: Announcement) -> None:
+        nonlocal announced
+        announced = str(announcement.cut)
         say_below(*told(plan, announcement, session.workspace.root))
         if unsure:
             raise unagreed(plan)
@@ -394,7 +396,8 @@ def extract_stage(
 
     logged(log, work)
     took, rate = clock(time.monotonic() - started), run.cut.tokens / max(run.seconds, 1e-9)
-    say_below(f"captured in {took} ({rate:,.0f} tokens/s once started)", str(run.cut))
+    again = [] if str(run.cut) == announced else [str(run.cut)]  # memory that ran out has cut them otherwise
+    say_below(f"captured in {took} ({rate:,.0f} tokens/s once started)", *again)
     if run.failed:
         say_below(f"{counted(run.failed, 'row')} set aside; `draftmill sql` with FROM hidden_failures says why")
     return plan

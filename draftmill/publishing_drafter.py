@@ -21,7 +21,7 @@ from draftmill.uploading import Place, check_place, open_repo, size, upload
 from training.export_speculators import Form
 from training.exporting import export_texts, fill_export
 from training.plan import TrainingPlan
-from training.run import is_trained
+from training.run import exported_files, is_trained
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def plan_drafter_push(session: Session, place: Place, form: Form) -> DrafterPush
         raise UserError(f"drafter {plan.drafter_id} is not trained yet. Run `draftmill train` first.")
     export = session.workspace.drafter(plan.drafter_id) / "export"
     texts = export_texts(export, plan, form, session.manifest, session.target, ledger, place.repo or "")
-    files = {path.name: path.stat().st_size for path in export.iterdir()}
+    files = {name: (export / name).stat().st_size for name in exported_files(export.parent)}
     files |= {name: len(text.encode()) for name, text in texts.items()}
     return DrafterPushPlan(place, form, plan, tuple(sorted(files.items())))
 

@@ -1,7 +1,7 @@
 """What a workspace looks like from outside: who writes there now, and how its newest run goes or ended.
 
-Read from small files (workspace.lock, runs/*/run.json, runs/*/progress.json): no lock is taken, no ledger is opened. A
-lock is seen on its own machine only; a run of another one counts as running while it is heard of.
+Read from small files (workspace.lock; run.json, progress.json and training.json of runs/*): no lock is taken, no ledger
+is opened. A lock is seen on its own machine only; a run of another one counts as running while it is heard of.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import msgspec
 from corpus.workspace import Workspace
 from draftmill.progress_block import progress_line, result_line, span
 from draftmill.terminal import clock
+from draftmill.training_block import headway_line
 from generation.progress import Progress, read_progress
+from training.headway import Headway, read_headway
 
 T = TypeVar("T")
 LATE_S = 15.0
@@ -53,6 +55,8 @@ class SeenRun:
     progress: Progress | None
     heard_at: float
     """Its last sign of life: UTC seconds since 1970."""
+    headway: Headway | None = None
+    """Of training."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ def read_run(folder: Path) -> SeenRun | None:
         return None
     progress = read_progress(folder)
     heard_at = progress.updated_at if progress else _touched_at(folder)
-    return SeenRun(folder.name, body, progress, heard_at)
+    return SeenRun(folder.name, body, progress, heard_at, read_headway(folder))
 
 
 def _touched_at(folder: Path) -> float:
@@ -141,6 +145,8 @@ def going_line(scene: Scene, now: float) -> str:
     if run.progress is not None:
         late = late_words(run, now)
         return f"{run.body.command}: {progress_line(run.progress)}{f', {late}' if late else ''}"
+    if run.headway is not None and run.headway.loss is not None:
+        return f"{run.body.command}: {headway_line(run.headway, now)}"
     starting = ", engines start" if run.body.command == "generate" else ""
     return f"{run.body.command}: {elapsed} so far{starting}"
 
@@ -148,11 +154,21 @@ def going_line(scene: Scene, now: float) -> str:
 def ended_line(run: SeenRun, now: float) -> str:
     """How a run ended, in one line. `now`: UTC seconds since 1970."""
     body = run.body
-    result = f": {result_line(run.progress)}" if run.progress else ""
+    result = f": {result_line(run.progress)}" if run.progress else _trained(run)
     if body.outcome is None:
         seen = f"last seen {span(now - run.heard_at)} ago"
         return f"{body.command} was killed, {seen}{result}. The same command resumes."
     took = clock(((body.ended_at or body.started_at) - body.started_at).total_seconds())
     if body.outcome == "done":
         return f"{body.command} done in {took}{result}"
-    return f"{body.command} {body.outcome} after {took}{result}"
+    again = ". The same command resumes." if run.headway else ""
+    return f"{body.command} {body.outcome} after {took}{result}{again}"
+
+
+def _trained(run: SeenRun) -> str:
+    """How far a training run came."""
+    own = run.headway
+    if own is None or not own.steps:
+        return ""
+    best = f", best τ {own.best_tau:.2f} at {own.best_step:,}" if own.best_tau is not None else ""
+    return f": step {own.step:,} of {own.steps:,}{best}"

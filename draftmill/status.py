@@ -10,6 +10,10 @@ from corpus.columns import table
 from corpus.ledger.query import query
 from corpus.workspace import Workspace
 from draftmill.scene import ended_line, going_line, look
+from training.begun import all_begun
+
+UNFINISHED = 5
+"""That are listed."""
 
 WIDTH = 80
 
@@ -60,4 +64,16 @@ def build_lines(workspace: Workspace) -> list[str]:
     ]
     published = datetime.fromtimestamp(workspace.snapshot.stat().st_mtime, UTC)
     age_s = (datetime.now(UTC) - published).total_seconds()
-    return [str(workspace.root), *table(header, rows), f"as published {age_s:.0f} s ago"]
+    published_line = f"as published {age_s:.0f} s ago"
+    return [str(workspace.root), *table(header, rows), *unfinished_lines(workspace), published_line]
+
+
+def unfinished_lines(workspace: Workspace) -> list[str]:
+    """Drafters that are begun and not finished, from their folders: the ledger knows those that are whole."""
+    found = [one for one in all_begun(workspace) if not one.finished]
+    lines = [
+        f"unfinished drafter {one.drafter_id} of {one.build_id[:8]}: step {one.step:,} of {one.steps:,}"
+        for one in found[:UNFINISHED]
+    ]
+    more = len(found) - UNFINISHED
+    return [*lines, f"{more:,} more unfinished drafters"] if more > 0 else lines

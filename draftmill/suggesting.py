@@ -6,6 +6,7 @@ Reads the published ledger alone, takes no lock. The manifest that it starts fro
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections import defaultdict
@@ -26,17 +27,23 @@ from corpus.manifest_file import load_manifest
 from corpus.suggestions import nearest
 from corpus.workspace import Workspace
 from draftmill.suggestion import Build, Measured, Suggestion, relative_growth, suggest
+from draftmill.table import printable
+from draftmill.terminal import laid_out
 from draftmill.verifying import named_build
+from training.begun import Asked, all_begun, asked_of, differences
+from training.outlook import named
 
 if TYPE_CHECKING:
     from corpus.ledger.writer import Readable
     from corpus.manifest import Manifest
 
+log = logging.getLogger("draftmill")
+
 AS_SERVED = ("walk", "vllm")
 """What predicts serving; where intervals are equally many, vLLM's own counters are taken."""
 
 TRAINED = """
-SELECT n.category, n.rows, a.acceptance_length, a.low, a.high
+SELECT n.category, n.rows, a.acceptance_length, a.low, a.high, a.rows
 FROM drafters d
 JOIN (
     SELECT r.drafter_id, b.build_id, b.category, count(*) AS rows
@@ -73,6 +80,8 @@ class NextMix:
     suggestion: Suggestion
     text: str
     out: Path
+    notes: tuple[str, ...] = ()
+    """Whose measurements these are, where they are not of the manifest's own drafter."""
 
     def lines(self) -> list[str]:
         """For a person, at most 80 columns each."""
@@ -80,6 +89,7 @@ class NextMix:
         given = "as stated" if self.traffic else "not stated: the manifest's own shares"
         grown = f"measured for {len(found.grown)} categories" if found.grown else "taken as equal: not measured"
         lines = [
+            *laid_out(self.notes, below="  "),
             f"drafter {evidence.drafter_id[:12]} on build {evidence.build_id[:12]}, by {evidence.measured_by}, "
             f"{evidence.rows:,} held-out rows",
             f"traffic {given}; mean τ over it {found.mean:.2f}",
@@ -97,7 +107,8 @@ def next_mix(
 
     Args:
         traffic: weights by category, what is served; the manifest's shares where it is None.
-        drafter: an id, or its first digits; the newest measured one of the manifest's build where it is None.
+        drafter: an id, or its first digits. Where it is None the manifest's own, if that is measured, else the newest
+            measured one of its build, which is said.
         out: where the next manifest shall be; beside the manifest where it is None.
 
     Raises:
@@ -107,9 +118,14 @@ def next_mix(
     shares = parsed.mix.shares
     if traffic is not None:
         _check_traffic(traffic, parsed, manifest)
+        largest = max(traffic.values())  # weights of any size: only their shares count, and their sum must be a number
+        traffic = {name: weight / largest for name, weight in traffic.items()}
     build_id = None if drafter else named_build(str(manifest), workspace)
     ledger = LedgerReader(workspace)
-    evidence = read_evidence(ledger, drafter, build_id, manifest)
+    own = None if drafter else own_drafter(manifest, workspace, ledger)
+    measured = own is not None and _is_measured(ledger, own.drafter_id)
+    evidence = read_evidence(ledger, own.drafter_id if own and measured else drafter, build_id, manifest)
+    notes = () if drafter or measured else (another_note(evidence.drafter_id, own, workspace),)
     try:
         found = suggest(shares, evidence.measured, traffic, relative_growth(evidence.builds))
     except ValueError:
@@ -122,7 +138,60 @@ def next_mix(
         values = {name: int(part) if part == int(part) else part for name, part in found.rounded.items()}
         text = with_values(text, "mix.shares", values, str(manifest))
     place = out or manifest.with_name(f"{manifest.stem}-next{manifest.suffix}")
-    return NextMix(manifest, evidence, traffic, found, text, place)
+    return NextMix(manifest, evidence, traffic, found, text, place, notes)
+
+
+@dataclass(frozen=True)
+class OwnDrafter:
+    """The drafter that the manifest names as it is now."""
+
+    drafter_id: str
+    asked: Asked
+
+
+def own_drafter(manifest: Path, workspace: Workspace, ledger: Readable) -> OwnDrafter | None:
+    """The manifest's own drafter, as export and serve-check take it; None where it cannot be told here.
+
+    That is where the target is not on this machine, or no row of the build is captured any more: what was measured is
+    in the ledger all the same.
+    """
+    from draftmill.drafting import training_plan
+    from draftmill.pipeline import build_plan
+    from draftmill.session import Session
+
+    session = Session(manifest, workspace)
+    try:
+        plan = training_plan(session, ledger, build_plan(session, ledger))
+    except UserError as error:
+        log.info("%s: its own drafter is not known here (%s)", manifest, first_line(error))
+        return None
+    return OwnDrafter(plan.drafter_id, asked_of(plan, session.manifest))
+
+
+def another_note(taken: str, own: OwnDrafter | None, workspace: Workspace) -> str:
+    """The one loud line: the measurements are of another drafter than the manifest's, and in what it differs."""
+    if own is None:
+        return (
+            f"NOTE: the manifest's own drafter cannot be told here (target or states are not there); drafter "
+            f"{taken[:12]} is the newest measured one of its build. --drafter names another"
+        )
+    other = next((one for one in all_begun(workspace) if one.drafter_id == taken), None)
+    differs = f"; it differs in {named(differences(other.asked, own.asked))}" if other else ""
+    return (
+        f"NOTE: the manifest's own drafter {own.drafter_id[:12]} is not measured; drafter {taken[:12]} is the newest "
+        f"of its build that is{differs}. Train, or name one with --drafter"
+    )
+
+
+def _is_measured(ledger: Readable, drafter_id: str) -> bool:
+    return bool(
+        ledger.rows(
+            "SELECT 1 FROM acceptance_by_category WHERE drafter_id = ? AND list_contains(?, measured_by) "
+            "AND acceptance_length IS NOT NULL LIMIT 1",
+            drafter_id,
+            list(AS_SERVED),
+        )
+    )
 
 
 def refuse_out(plan: NextMix) -> None:
@@ -201,13 +270,28 @@ def read_evidence(ledger: Readable, drafter: str | None, build_id: str | None, m
     by: dict[str, dict[str, Measured]] = defaultdict(dict)
     counts: dict[str, int] = defaultdict(int)
     for measured_by, category, tau, low, high, count in rows:
-        by[measured_by][category] = Measured(tau, low, high)
+        _check_measured(drafter_id, measured_by, category, (tau, low, high))
+        by[measured_by][category] = Measured(tau, low, high, count)
         counts[measured_by] += count or 0
     chosen = max(by, key=lambda one: (sum(m.low is not None for m in by[one].values()), AS_SERVED.index(one)))
     builds: dict[str, list[Build]] = defaultdict(list)
-    for category, trained, tau, low, high in ledger.rows(TRAINED, trained_alike(ledger, drafter_id), chosen):
-        builds[category].append(Build(trained, Measured(tau, low, high)))
+    for category, trained, tau, low, high, count in ledger.rows(TRAINED, trained_alike(ledger, drafter_id), chosen):
+        builds[category].append(Build(trained, Measured(tau, low, high, count)))
     return Evidence(drafter_id, measured_on or "", chosen, counts[chosen], by[chosen], builds)
+
+
+def _check_measured(
+    drafter_id: str, measured_by: str, category: str, lengths: tuple[float, float | None, float | None]
+) -> None:
+    """An older ledger may hold what nobody can have measured."""
+    tau, low, high = lengths
+    bounds = [bound for bound in (low, high) if bound is not None]
+    if not all(1 <= length < math.inf for length in (tau, *bounds)) or bounds != sorted(bounds):
+        raise UserError(
+            f"suggest: drafter {drafter_id[:12]} has an acceptance length of {tau:g} in {printable(category)} by "
+            f"{measured_by}, which cannot be. Remove drafters/{drafter_id}/acceptance.json, run `draftmill ledger "
+            "rebuild` and `draftmill serve-check`."
+        )
 
 
 def trained_alike(ledger: Readable, drafter_id: str) -> list[str]:
@@ -262,7 +346,7 @@ def _check_traffic(traffic: Mapping[str, float], manifest: Manifest, path: Path)
         if name not in shares:
             has = f"mix.shares has {', '.join(sorted(shares))}.{nearest(name, shares)}"
             raise UserError(f"{path}: has no share for {name}, of which traffic is stated; {has}")
-    if not math.fsum(traffic.values()) > 0:
+    if not max(traffic.values()) > 0:
         raise UserError("suggest: the stated traffic is 0 throughout; state how much there is of each category.")
 
 

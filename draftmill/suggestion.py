@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
 
+from corpus.acceptance import FEW_ROWS
 from draftmill.table import cut, printable
 
 STEP = 1.5
@@ -42,6 +43,13 @@ class Measured:
     tau: float
     low: float | None = None
     high: float | None = None
+    rows: int | None = None
+    """It rests on; None: not known."""
+
+    @property
+    def few(self) -> bool:
+        """An interval of so few rows is no interval: three that are alike give one of no width."""
+        return self.rows is not None and self.rows < FEW_ROWS
 
 
 @dataclass(frozen=True)
@@ -175,7 +183,7 @@ def _growth(builds: Sequence[Build]) -> float | None:
     points = [
         (math.log(one.rows), one.measured.tau, max((m.high - m.low) / 2 / Z, LEAST_ERROR * m.tau))
         for one in builds
-        if one.rows > 0 and (m := one.measured).low is not None and m.high is not None
+        if one.rows > 0 and (m := one.measured).low is not None and m.high is not None and not m.few
     ]
     if not points or max(x for x, _, _ in points) - min(x for x, _, _ in points) < math.log(SPREAD):
         return None
@@ -195,7 +203,7 @@ def _slower(one: Measured, mean: float) -> float:
 
 def _holds(one: Measured, mean: float) -> bool:
     """Whether tau cannot be told from the mean."""
-    return one.low is None or one.high is None or one.low <= mean <= one.high
+    return one.few or one.low is None or one.high is None or one.low <= mean <= one.high
 
 
 def _shifted(share: Mapping[str, float], pulls: Mapping[str, float]) -> dict[str, float]:
@@ -245,7 +253,9 @@ def _why(change: Change, pull: float | None, mean: float) -> str:
         return "left: not measured"
     if math.isclose(times, 1, rel_tol=1e-9):
         if _holds(one, mean):
-            return "left: no interval" if one.low is None else "left: holds the mean"
+            if one.low is None:
+                return "left: no interval"
+            return "left: few rows" if one.few else "left: holds the mean"
         if pull < 1:
             return "at the floor" if change.share <= FLOOR else "none wants its share"
         return "wants more; none gives"

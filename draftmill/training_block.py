@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
+from corpus.acceptance import FEW_ROWS
 from corpus.columns import table
 from draftmill.terminal import clock
 from fleet.gang import Account, Depth
+from training.headway import Headway
 from training.messages import AcceptanceRow, SlotSums, TrainProgress
 
 SLOTS = (1, 2, 4, 8)
 """Whose accuracies the block shows, as far as a block has them."""
+LONG_PAST = 3
+"""Checkpoints without a better one after which it is said."""
+UNKNOWN = "-"
 MEASURES = ("walk", "anchors", "ddtree_8", "ddtree_16", "ddtree_32")
 
 
@@ -32,15 +39,73 @@ def training_line(progress: TrainProgress, tokens_per_s: float, left_s: float | 
     return ", ".join(parts)
 
 
-def category_lines(sums: Mapping[str, SlotSums], walked: Mapping[str, tuple[int, int]]) -> list[str]:
+def mean_walk(walked: Mapping[str, tuple[int, int]]) -> float | None:
+    """What the best checkpoint is chosen by: the mean over categories of (drafts, accepted); None: not measured."""
+    lengths = [1 + accepted / drafts for drafts, accepted in walked.values() if drafts]
+    return sum(lengths) / len(lengths) if lengths else None
+
+
+def checkpoint_line(progress: TrainProgress, tau: float | None, best: tuple[int, float | None] | None) -> str:
+    """A checkpoint in one line, for a log."""
+    measured = "" if tau is None else f": walk τ {tau:.2f}"
+    if best is not None and best[0] != progress.step:
+        measured += f", best {best[1]:.2f} at {best[0]:,}" if best[1] is not None else ""
+    elif tau is not None:
+        measured += ", the best so far"
+    return f"step {progress.step:,} of {progress.steps:,} saved{measured}"
+
+
+def best_line(best: tuple[int, float | None], since_best: int) -> str:
+    """The best checkpoint until now, and that it is long past if it is."""
+    tau = "" if best[1] is None else f" τ {best[1]:.2f}"
+    past = f", none better in {since_best} checkpoints" if since_best >= LONG_PAST else ""
+    return f"best{tau} at step {best[0]:,}{past}"
+
+
+def past_sentence(best_step: int, steps: int, checkpoint_every: int) -> str | None:
+    """What a finished run's best step says of its length; None where it says nothing."""
+    behind = steps - best_step
+    if behind < LONG_PAST * checkpoint_every:
+        return None
+    return (
+        f"the last {behind:,} steps did not raise τ on held-out rows: fewer epochs do, or more rows, or a lower "
+        "training.learning_rate"
+    )
+
+
+def headway_line(headway: Headway, now: float) -> str:
+    """Where a run of another shell is, in one line. `now`: UTC seconds since 1970."""
+    parts = [f"step {headway.step:,} of {headway.steps:,}" if headway.steps else "starting"]
+    if headway.stopping:
+        parts.append("stopping at a checkpoint")
+    elif headway.loss is not None and headway.step >= headway.steps:
+        parts.append("measuring held-out rows")
+    elif headway.loss is not None:
+        parts += [f"loss {headway.loss:.3f}", f"{headway.tokens_per_s:,.0f} tok/s"]
+        if headway.left_s is not None:
+            parts.append(f"{clock(headway.left_s - (now - headway.updated_at))} left")
+    if headway.best_tau is not None:
+        parts.append(f"best τ {headway.best_tau:.2f} at {headway.best_step:,}")
+    return ", ".join(parts)
+
+
+def category_lines(
+    sums: Mapping[str, SlotSums], walked: Mapping[str, tuple[int, int]], *, young: bool = False
+) -> list[str]:
     """A table: loss, accuracy of some slots, streak, and the newest held-out walk.
 
     Args:
         sums: since the last report, by category.
         walked: (drafts, accepted) of the newest checkpoint.
+        young: the sums are of so few steps that they are not shown.
     """
     if not sums:
         return []
+    if young:
+        blank = dict.fromkeys(sums, SlotSums(loss=0, slots=0, correct_by_slot=[], total_by_slot=[], streak=0, blocks=0))
+        most = max(len(own.total_by_slot) for own in sums.values())
+        empty = {name: msgspec.structs.replace(own, total_by_slot=[0] * most) for name, own in blank.items()}
+        return [*category_lines(empty, walked), f"{UNKNOWN}: figures follow after some steps"]
     most = max(len(own.total_by_slot) for own in sums.values())
     slots = [slot for slot in SLOTS if slot <= most]
     heads = ("", "loss", *(f"slot {slot}" for slot in slots), "streak", "τ")
@@ -50,10 +115,10 @@ def category_lines(sums: Mapping[str, SlotSums], walked: Mapping[str, tuple[int,
         rows.append(
             (
                 category,
-                f"{own.loss / own.slots:.3f}" if own and own.slots else "-",
+                f"{own.loss / own.slots:.3f}" if own and own.slots else UNKNOWN,
                 *(_accuracy(own, slot) for slot in slots),
-                f"{own.streak / own.blocks:.2f}" if own and own.blocks else "-",
-                f"{1 + walk[1] / walk[0]:.2f}" if walk and walk[0] else "-",
+                f"{own.streak / own.blocks:.2f}" if own and own.blocks else UNKNOWN,
+                f"{1 + walk[1] / walk[0]:.2f}" if walk and walk[0] else UNKNOWN,
             )
         )
     return table(heads, rows)
@@ -75,15 +140,19 @@ def measured_lines(acceptance: Sequence[AcceptanceRow]) -> list[str]:
     for category in sorted({category for _, category in by}):
         lengths = (by.get((name, category)) for name in measures)
         walk = by.get(("walk", category))
-        rows.append((category, *(_length(one) for one in lengths), f"{walk.rows:,}" if walk else "-"))
+        rows.append((category, *(_length(one) for one in lengths), _rows(walk) if walk else UNKNOWN))
     return table(("τ", *(name.replace("_", " ") for name in measures), "rows"), rows) if rows else []
 
 
 def _accuracy(own: SlotSums | None, slot: int) -> str:
     if own is None or slot > len(own.total_by_slot) or not own.total_by_slot[slot - 1]:
-        return "-"
+        return UNKNOWN
     return f"{own.correct_by_slot[slot - 1] / own.total_by_slot[slot - 1]:.0%}"
 
 
+def _rows(one: AcceptanceRow) -> str:
+    return f"{one.rows:,} (few)" if one.rows < FEW_ROWS else f"{one.rows:,}"
+
+
 def _length(one: AcceptanceRow | None) -> str:
-    return f"{1 + one.accepted_tokens / one.drafts:.2f}" if one and one.drafts else "-"
+    return f"{1 + one.accepted_tokens / one.drafts:.2f}" if one and one.drafts else UNKNOWN

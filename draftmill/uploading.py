@@ -7,6 +7,7 @@ An upload that broke off is gone on with by the same call. No message holds the 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,7 @@ def check_place(place: Place, out: Path | None = None) -> None:
             raise UserError(f"{place.repo!r}: no name of a {place.kind} ({first_line(error)}).") from error
         if "/" not in place.repo:
             raise UserError(f"{place.repo}: names no owner; a {place.kind} on the Hub is owner/name.")
-    if out is not None and out.exists():
+    if out is not None and os.path.lexists(out):
         raise UserError(f"{out}: exists already. Name a new folder with --out.")
 
 

@@ -155,7 +155,7 @@ def choose_devices(spec: str | None, found: Sequence[Device]) -> tuple[Device, .
     for label in _labels(spec):
         if label not in by_label:
             raise DeviceError(
-                f"devices: {spec!r} names {label}, and this machine has {available}. Choose among those, or all."
+                f"devices: there is no {label}; this machine has {available}. Choose among those, or all."
             )
         if label in chosen:
             raise DeviceError(f"devices: {spec!r} names {label} twice. Name each device once.")

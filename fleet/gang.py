@@ -312,7 +312,7 @@ class Gang:
         kind, what = (GangError, "failed") if self._started_s is not None else (GangStartError, "did not start")
         where = f"{first.member} on {seat.member.device.label}"
         log = f" (its log is {seat.log_path})" if self._log_dir is not None else ""
-        return kind(first.member, f"{where} {what}: {first.error}{log}")
+        return kind(first.member, f"{where} {what}: {first.error.removesuffix('.') if log else first.error}{log}")
 
     async def _end(self, grace_s: float) -> None:
         """See every process gone: told to leave, then killed."""

@@ -15,16 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from corpus.acceptance import interval
+from corpus.acceptance import FEW_ROWS, interval
 from corpus.artefacts import write_text
 from corpus.card import HUB_LICENSES, UNSTATED, markdown_table
 from corpus.errors import UserError
 from corpus.gguf import PREFIX, is_gguf_target
 from corpus.ledger.writer import Readable
 from corpus.manifest import Manifest
+from corpus.manifest import Source as ManifestSource
 from corpus.naming import published_path
 from corpus.target import ResolvedTarget
 from training.export_speculators import is_speculators
+from training.outlook import labels_of_auto
 from training.plan import TrainingPlan
 from training.shape import DrafterShape, in_zlab_words, shape_of_config
 
@@ -36,6 +38,12 @@ MEASURES = {
     "walk": "sequential walk over recorded answers",
     "anchors": "every position of recorded answers",
 }
+AS_SERVED = ("vllm", "walk")
+LOCAL_TARGET = "TARGET_FOLDER"
+OTHER_WORDS = (
+    "Measured in other ways on the same prompts: at every position, and as a decoder would that verifies a tree of "
+    "drafts a step. Neither compares with the figures above."
+)
 WORDS = (
     "The acceptance length τ is tokens a step of the target, its own one included: 1 + accepted / drafts, pooled over "
     "drafts. All of it is measured on held-out prompts, which were never trained on."
@@ -51,6 +59,27 @@ class Source:
     revision: str
     license: str | None
     rows: int
+    on_hub: bool = True
+
+
+@dataclass(frozen=True)
+class Init:
+    """The drafter that training started from."""
+
+    name: str
+    """Hub id, or a folder's name."""
+    revision: str
+    """The Hub's commit; else the digest of its files."""
+    license: str | None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run found, which no manifest says."""
+
+    steps: int
+    best_step: int
+    tokens_per_batch: int
 
 
 @dataclass(frozen=True)
@@ -69,11 +98,16 @@ class CardFacts:
     sampling: tuple[tuple[str, str], ...]
     training: tuple[tuple[str, str], ...]
     sources: tuple[Source, ...]
+    init: Init | None = None
 
     @property
     def license(self) -> str | None:
-        """The Hub's identifier of the licence that target and sources share; `other` if several, None if unknown."""
-        stated = {name.lower() if name else None for name in [self.target_license, *(s.license for s in self.sources)]}
+        """The Hub's identifier of the licence that target, sources and the drafter that it started from share.
+
+        `other` if they are several, None if one is unknown.
+        """
+        own = [self.target_license, *(s.license for s in self.sources), *([self.init.license] if self.init else [])]
+        stated = {name.lower() if name else None for name in own}
         if None in stated:
             return None
         (first, *more) = sorted(str(name) for name in stated)
@@ -107,12 +141,12 @@ def card_text(config: dict[str, Any], facts: CardFacts, acceptance: Sequence[Map
     shape = shape_of_config(in_zlab_words(config, CONFIG), CONFIG)
     speculators = is_speculators(config)
     parts = [
-        f"# A DFlash drafter for {facts.target}",
+        f"# A DFlash drafter for {facts.target}" + ("" if facts.on_hub else ", a model that is not on the Hub"),
         _what(shape, facts),
         "## Acceptance",
         _acceptance([row for row in acceptance if row["build_id"] == facts.build_id]),
         "## Serving",
-        _serving(shape, facts.target, name or "THIS_FOLDER", speculators),
+        _serving(shape, facts.target if facts.on_hub else LOCAL_TARGET, name or "THIS_FOLDER", speculators),
         "## Data",
         "The answers that this drafter was trained on are the target's own. Shares are of prompts, as declared.",
         markdown_table(("category", "share"), [(category, f"{share:.1%}") for category, share in facts.mix]),
@@ -123,8 +157,16 @@ def card_text(config: dict[str, Any], facts: CardFacts, acceptance: Sequence[Map
     return f"---\n{_metadata(facts, speculators)}\n---\n\n" + "\n\n".join(parts) + "\n"
 
 
-def gather(plan: TrainingPlan, manifest: Manifest, target: ResolvedTarget, ledger: Readable) -> CardFacts:
-    """What manifest, plan and ledger say of a drafter."""
+def gather(
+    plan: TrainingPlan, manifest: Manifest, target: ResolvedTarget, ledger: Readable, trained: Trained | None = None
+) -> CardFacts:
+    """What manifest, plan and ledger say of a drafter.
+
+    Args:
+        trained: what the run found; where it is None, what the drafter's own folder says of it.
+    """
+    trained = trained or read_trained(ledger.workspace.drafter(plan.drafter_id))
+    hub = {source.name for source in manifest.sources if _is_hub_dataset(source)}
     rows = Counter(row.source for row in plan.live)
     rows.update(row.source for own in plan.rows.values() for row in own if not row.holdout)
     found = ledger.rows(
@@ -147,9 +189,38 @@ def gather(plan: TrainingPlan, manifest: Manifest, target: ResolvedTarget, ledge
         manifest=manifest.name,
         mix=tuple(manifest.mix.normalised().items()),
         sampling=sampling_lines(manifest),
-        training=training_lines(plan, manifest),
-        sources=tuple(Source(name, *known.get(name, unknown), count) for name, count in sorted(rows.items())),
+        training=training_lines(plan, manifest, trained),
+        sources=tuple(
+            Source(name, *known.get(name, unknown), count, name in hub) for name, count in sorted(rows.items())
+        ),
+        init=_init(plan, manifest),
     )
+
+
+def read_trained(folder: Path) -> Trained | None:
+    """What drafter.json says of the run; None where it is not there or says nothing of it."""
+    try:
+        body = json.loads((folder / "drafter.json").read_text(encoding="utf-8"))
+        training = body["training"]
+        return Trained(int(body["steps"]), int(training["best_step"]), int(training["tokens_per_batch"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _init(plan: TrainingPlan, manifest: Manifest) -> Init | None:
+    named = manifest.training.init_from
+    if not named:
+        return None
+    folder = Path(plan.init_dir)
+    if Path(named).expanduser().is_dir() or not ON_HUB.fullmatch(named):
+        # one of this workspace is in <drafter_id>/export, and its card says the rest
+        name = folder.parent.name if folder.name == "export" else folder.name
+        return Init(name, plan.init, target_license(folder))
+    return Init(named, folder.name, target_license(folder))  # the cache's folder is named by the commit
+
+
+def _is_hub_dataset(source: ManifestSource) -> bool:
+    return bool(source.dataset) or (source.path or "").startswith("hf://datasets/")
 
 
 def sampling_lines(manifest: Manifest) -> tuple[tuple[str, str], ...]:
@@ -170,19 +241,31 @@ def sampling_lines(manifest: Manifest) -> tuple[tuple[str, str], ...]:
     return tuple(lines)
 
 
-def training_lines(plan: TrainingPlan, manifest: Manifest) -> tuple[tuple[str, str], ...]:
-    """How the drafter was trained."""
+def training_lines(
+    plan: TrainingPlan, manifest: Manifest, trained: Trained | None = None
+) -> tuple[tuple[str, str], ...]:
+    """How the drafter was trained, `auto` resolved."""
     training = manifest.training
     weights = f"decay, gamma {training.gamma:g}" if training.loss_weights == "decay" else "D-PACE"
+    labels = training.labels if training.labels != "auto" else f"auto: {labels_of_auto(plan, manifest)}"
+    tokens = trained.tokens_per_batch if trained else training.tokens_per_batch
     return (
         ("rows", f"{plan.training_rows:,}, and {plan.holdout_rows:,} held out"),
-        ("labels", training.labels),
+        ("labels", labels),
         ("loss weights", weights),
         ("epochs, anchors a document", f"{training.epochs}, {training.anchors_per_document}"),
+        *(_steps(plan, trained) if trained else ()),
+        ("tokens a pack, packs a step", f"{tokens}, {training.gradient_accumulation}"),
         ("learning rate, warm-up", f"{training.learning_rate:g} (AdamW, cosine), {training.warmup:.0%}"),
+        ("weight decay, gradient clip", f"{training.weight_decay:g}, {training.clip:g}"),
         ("seed", str(plan.seed)),
         ("dtype", manifest.target.dtype),
     )
+
+
+def _steps(plan: TrainingPlan, trained: Trained) -> tuple[tuple[str, str], ...]:
+    chosen = "best walk on held-out rows" if plan.holdout_rows else "the last one: nothing was held out"
+    return (("steps, exported checkpoint", f"{trained.steps:,}, step {trained.best_step:,} ({chosen})"),)
 
 
 def is_on_hub(target: ResolvedTarget) -> bool:
@@ -220,7 +303,7 @@ def _metadata(facts: CardFacts, speculators: bool) -> str:
         more |= {"license_name": "by-source", "license_link": "README.md#data"}
     if facts.on_hub:
         more["base_model"] = facts.target
-    datasets = sorted({name for s in facts.sources if ON_HUB.fullmatch(name := s.dataset.split(" ")[0])})
+    datasets = sorted({name for s in facts.sources if s.on_hub and (name := _dataset_id(s.dataset))})
     data = ModelCardData(
         library_name="speculators" if speculators else "transformers",
         pipeline_tag="text-generation",
@@ -229,6 +312,14 @@ def _metadata(facts: CardFacts, speculators: bool) -> str:
         **more,
     )
     return str(data.to_yaml())
+
+
+def _dataset_id(dataset: str) -> str:
+    """owner/name of a source on the Hub, as it is said: with config and split, or as hf://datasets/…; else empty."""
+    name = dataset.split(" ", maxsplit=1)[0]
+    if name.startswith("hf://datasets/"):
+        name = "/".join(name.removeprefix("hf://datasets/").split("/")[:2]).partition("@")[0]
+    return name if ON_HUB.fullmatch(name) else ""
 
 
 def _what(shape: DrafterShape, facts: CardFacts) -> str:
@@ -243,6 +334,9 @@ def _what(shape: DrafterShape, facts: CardFacts) -> str:
         ("target layers read", f"{', '.join(map(str, shape.target_layer_ids))} (0-based outputs)"),
         ("mask token", str(shape.mask_token_id)),
     ]
+    if facts.init:
+        licence = facts.init.license or UNSTATED
+        rows.append(("started from", f"`{facts.init.name}` at `{facts.init.revision}`, licence: {licence}"))
     return (
         "Drafts a block of tokens at once for speculative decoding; the target checks them, so what is answered is "
         f"the target's alone. Trained by draftmill.\n\n{markdown_table(('', ''), rows)}"
@@ -250,11 +344,14 @@ def _what(shape: DrafterShape, facts: CardFacts) -> str:
 
 
 def _acceptance(rows: Sequence[Mapping[str, Any]]) -> str:
+    """vLLM's own counters and the walk first; what does not compare with serving below, in a table of its own."""
     newest = {(row["measured_by"], row["category"]): row for row in sorted(rows, key=lambda row: row["measured_at"])}
     if not newest:
         return "Not measured."
-    lines = []
+    served: list[tuple[str, ...]] = []
+    others: list[tuple[str, ...]] = []
     for measure in sorted({name for name, _ in newest}, key=_order):
+        lines = served if measure in AS_SERVED else others
         own = [row for (name, _), row in sorted(newest.items()) if name == measure]
         how = MEASURES.get(measure, measure.replace("ddtree_", "walk with a tree of ") + " drafts")
         for row in own:
@@ -264,7 +361,8 @@ def _acceptance(rows: Sequence[Mapping[str, Any]]) -> str:
             sums = {key: _sum([row.get(key) for row in own]) for key in keys}
             lines.append(_figure("all, pooled", how, sums))
     header = ("category", "measured by", "τ", "95% interval", "drafts", "prompts")
-    return f"{WORDS}\n\n{markdown_table(header, lines)}"
+    parts = [WORDS, *([markdown_table(header, served)] if served else [])]
+    return "\n\n".join([*parts, *([OTHER_WORDS, markdown_table(header, others)] if others else [])])
 
 
 def _order(measure: str) -> tuple[int, int]:
@@ -281,7 +379,8 @@ def _figure(category: str, how: str, row: Mapping[str, Any]) -> tuple[str, ...]:
     sure = interval(
         drafts, accepted, row["rows"], row.get("sum_drafts_sq"), row.get("sum_accepted_sq"), row.get("sum_cross")
     )
-    between = f"{sure[0]:.2f} to {sure[1]:.2f}" if sure else ""
+    few = " (few rows)" if row["rows"] is not None and row["rows"] < FEW_ROWS else ""
+    between = f"{sure[0]:.2f} to {sure[1]:.2f}{few}" if sure else few.strip()
     tau = f"{1 + accepted / drafts:.2f}" if drafts else ""
     return category, how, tau, between, f"{drafts:,}", f"{row['rows']:,}"
 
@@ -293,17 +392,20 @@ def _sum(values: Sequence[int | None]) -> int | None:
 def _serving(shape: DrafterShape, target: str, name: str, speculators: bool) -> str:
     drafts = json.dumps({"method": "dflash", "model": name, "num_speculative_tokens": shape.num_speculative_tokens})
     mixed = 0 < shape.sliding_layers < shape.draft_layers
+    where = f"{LOCAL_TARGET} is where the target lies on your machine.\n\n" if target == LOCAL_TARGET else ""
     vllm = f"{'VLLM_USE_V2_MODEL_RUNNER=1 ' if mixed else ''}vllm serve {target} \\\n  --speculative-config '{drafts}'"
     if speculators:
         return (
-            f"vLLM:\n\n```bash\n{vllm}\n```\n\nor `vllm serve {name}`, which takes target and settings from the config."
+            f"{where}vLLM:\n\n```bash\n{vllm}\n```\n\n"
+            f"or `vllm serve {name}`, which takes target and settings from the config."
         )
     sglang = (
         f"python -m sglang.launch_server --model-path {target} \\\n  --speculative-algorithm DFLASH "
         f"--speculative-draft-model-path {name} \\\n  --speculative-num-draft-tokens {shape.block_size}"
     )
     return (
-        f"vLLM:\n\n```bash\n{vllm}\n```\n\nSGLang (which counts the block's first token; acceptance above is vLLM's):"
+        f"{where}vLLM:\n\n```bash\n{vllm}\n```\n\n"
+        f"SGLang (which counts the block's first token; acceptance above is vLLM's):"
         f"\n\n```bash\n{sglang}\n```"
     )
 

@@ -1,14 +1,14 @@
 """Checkpoints: weights, optimiser and place in the run, each folder whole or absent.
 
-`step-<n>/` holds drafter.safetensors, optimizer.safetensors and state.json; no pickles anywhere. It is filled
-under a temporary name, synced and renamed. The newest and the best by held-out acceptance stay, others go.
-A checkpoint of other data or settings is refused, never silently started over.
+`step-<n>/` holds drafter.safetensors, optimizer.safetensors and state.json; no pickles anywhere, and a checksum of
+each. It is filled under a temporary name, synced and renamed. The newest and the best by held-out acceptance stay,
+others go; what has another name is let alone. A checkpoint of other data or settings is refused, never silently
+started over.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from corpus.artefacts import replace_folder, sha256_file
-from corpus.errors import DamagedError
-from training.progress import STATE, Progress, checkpoints, damaged, read_state, step_of
+from corpus.artefacts import read_description, replace_folder, sha256_file, write_description
+from corpus.errors import DamagedError, UserError
+from training.progress import STATE, Progress, checkpoint_name, checkpoints, damaged, read_state, step_of
 
 DRAFTER, OPTIMIZER = "drafter.safetensors", "optimizer.safetensors"
 
@@ -30,7 +30,7 @@ def save_checkpoint(folder: Path, drafter: Any, optimizer: Any, progress: Progre
     Raises:
         UserError: the disk is full.
     """
-    final = folder / f"step-{progress.step:08d}"
+    final = folder / checkpoint_name(progress.step)
     state = {**vars(progress), "rng": base64.b64encode(torch.get_rng_state().numpy().tobytes()).decode()}
 
     def fill(temporary: Path) -> None:
@@ -38,7 +38,7 @@ def save_checkpoint(folder: Path, drafter: Any, optimizer: Any, progress: Progre
         save_file(weights, str(temporary / DRAFTER))
         save_file(_optimizer_tensors(drafter, optimizer), str(temporary / OPTIMIZER))
         marks = {name: sha256_file(temporary / name) for name in (DRAFTER, OPTIMIZER)}
-        (temporary / STATE).write_text(json.dumps({**state, "files": marks}), encoding="utf-8")
+        write_description(temporary / STATE, {**state, "files": marks})
 
     replace_folder(final, fill)
     for old in checkpoints(folder):
@@ -47,43 +47,64 @@ def save_checkpoint(folder: Path, drafter: Any, optimizer: Any, progress: Progre
     return final
 
 
-def load_checkpoint(path: Path, drafter: Any, optimizer: Any, fingerprint: str) -> Progress:
+def load_checkpoint(
+    path: Path, drafter: Any, optimizer: Any, fingerprint: str, packs: int | None = None, packs_per_step: int = 1
+) -> Progress:
     """Put a checkpoint back: weights, optimiser and random state.
+
+    Args:
+        packs, packs_per_step: of the whole run, see progress.read_state.
 
     Raises:
         UserError: it belongs to other data or settings, or is damaged.
     """
-    progress, marks, rng = read_state(path, fingerprint)
+    progress, marks, rng = read_state(path, fingerprint, packs, packs_per_step)
+    _check_files(path, marks)
+    name = DRAFTER
     try:
-        _check_files(path, marks)
         drafter.load_state_dict(load_file(str(path / DRAFTER)))
+        name = OPTIMIZER
         _restore_optimizer(drafter, optimizer, load_file(str(path / OPTIMIZER)))
+        name = STATE
         torch.set_rng_state(torch.frombuffer(bytearray(base64.b64decode(rng)), dtype=torch.uint8))
     except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-        raise damaged(path, error) from error
+        raise damaged(path, name, error) from error
     return progress
 
 
+def what_is_wrong(path: Path, fingerprint: str) -> str:
+    """Of a checkpoint whose weights may be asked for later; empty: it is whole. Its files are read once."""
+    try:
+        _check_files(path, read_state(path, fingerprint)[1])
+    except UserError as error:
+        return str(error) if path.exists() else f"{path}: it is gone."
+    return ""
+
+
 def load_weights(path: Path, drafter: Any) -> None:
-    """Only the weights of a checkpoint.
+    """Only the weights of a checkpoint that was whole when the run began.
 
     Raises:
-        UserError: it is gone or damaged.
+        UserError: it is gone or damaged since.
     """
     try:
-        _check_files(path, json.loads((path / STATE).read_text(encoding="utf-8"))["files"])
+        if sha256_file(path / DRAFTER) != read_description(path / STATE)["files"][DRAFTER]:
+            raise ValueError("another checksum")
         drafter.load_state_dict(load_file(str(path / DRAFTER)))
     except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
         raise DamagedError(
-            f"{path}: the best checkpoint is gone or damaged ({type(error).__name__}). Remove {path.parent} and train "
-            "again."
+            f"{path}: the best checkpoint is gone or damaged since the run began ({type(error).__name__}). Run again: "
+            "the best of those that are left is taken, and nothing is trained twice."
         ) from error
 
 
 def _check_files(path: Path, marks: dict[str, str]) -> None:
     for name in (DRAFTER, OPTIMIZER):
-        if sha256_file(path / name) != marks[name]:
-            raise ValueError(f"{name} has another checksum")
+        try:
+            if sha256_file(path / name) != marks.get(name):
+                raise ValueError("its checksum is another than when it was written")
+        except (OSError, ValueError) as error:
+            raise damaged(path, name, error) from error
 
 
 def _optimizer_tensors(drafter: Any, optimizer: Any) -> dict[str, Any]:

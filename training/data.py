@@ -15,9 +15,10 @@ from typing import Any
 
 from corpus.artefacts import sha256_file
 from corpus.errors import DamagedError, UserError
-from corpus.shards import ShardReader, shard_index
+from corpus.shards import ShardReader, shard_index, shard_tokens
+from training.anchors import candidates
 from training.batch import Document, teach
-from training.frozen import FrozenTarget
+from training.frozen import FrozenTarget, finite
 from training.messages import ShardRows, TrainRow
 
 OPEN_SHARDS = 16
@@ -50,7 +51,7 @@ class TrainingData:
             captures.add(self._add(Path(shard.path), shard.rows))
             self._sha256[Path(shard.path)] = shard.sha256
         if len(captures) > 1:
-            raise UserError(f"hidden states of {len(captures)} captures ({sorted(captures)}); train on one")
+            raise UserError(f"hidden states of {len(captures)} captures ({sorted(captures)}). Extract all with one.")
         # by id, not by place: however rows came into shards, and fed live, the packs are the same
         own = [i for i, row in enumerate(self.rows) if not row.holdout]
         self.train = sorted(own, key=lambda i: self.rows[i].response_id)
@@ -66,10 +67,30 @@ class TrainingData:
                 self._used.update(self._reader(path).token_ids().unique().tolist())
         return self._used
 
+    def teaches(self) -> bool:
+        """Whether any training row has an anchor: two generated tokens in a row. No state is read for it."""
+        by_path: dict[Path, list[int]] = {}
+        for i in self.train:
+            by_path.setdefault(self._paths[i], []).append(self.rows[i].row)
+        for path, rows in by_path.items():
+            masks = [mask for _, mask in shard_tokens(path)]
+            if any(candidates(masks[row]) for row in rows):
+                return True
+        return False
+
     def document(self, index: int, target: FrozenTarget) -> Document:
-        """Row `index` with its states, loss mask and teacher."""
+        """Row `index` with its states, loss mask and teacher.
+
+        Raises:
+            UserError: its states are no numbers, or the shard is damaged.
+        """
         row = self.rows[index]
         captured = self._reader(self._paths[index]).row(row.row)
+        if not finite(captured.states_TNH):
+            raise DamagedError(
+                f"{self._paths[index]}: row {row.row}, response {row.response_id}, has states that are no numbers (NaN "
+                "or infinite). Remove the file and run `draftmill extract`."
+            )
         document = make_document(
             row.response_id,
             row.category,

@@ -16,11 +16,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from corpus.artefacts import replace_folder
-from corpus.errors import UserError
+from corpus.errors import UserError, first_line
 from training.dflash import Drafter
+from training.frozen import finite
+from training.published import CONFIG, WEIGHTS, check_weights
 from training.shape import DrafterShape, from_exported_config, read_target_config, to_zlab_config
-
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
 def export_zlab(
@@ -65,11 +65,20 @@ def load_exported(folder: Path, device: str = "cpu") -> Drafter:
     """Read an exported drafter of either format back, in float32.
 
     Raises:
-        UserError: the folder holds no drafter, or its weights are not of its config.
+        UserError: the folder holds no drafter, its weights are not of its config, or they are no numbers.
     """
-    drafter = Drafter(from_exported_config(folder / CONFIG))
+    shape = from_exported_config(folder / CONFIG)
+    found = check_weights(folder, shape)
+    drafter = Drafter(shape)
     try:
-        drafter.load_state_dict({n: t.float() for n, t in load_file(str(folder / WEIGHTS)).items()})
+        weights = {n: t for path in {one.file for one in found.values()} for n, t in load_file(str(path)).items()}
+        for name, tensor in sorted(weights.items()):
+            if not finite(tensor):
+                raise UserError(
+                    f"{folder}: {name} of the published drafter holds what is no number (NaN or infinite). Fetch it "
+                    "again, or take another."
+                )
+        drafter.load_state_dict({n: t.float() for n, t in weights.items()})
     except (OSError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"{folder}: its weights are not those of its config ({type(error).__name__})") from error
+        raise UserError(f"{folder}: its weights cannot be read ({first_line(error)}). Fetch it again.") from error
     return drafter.to(device)

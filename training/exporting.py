@@ -7,6 +7,7 @@ measured until now. The untrained one has the trained one's mask token, so that 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from training.export_speculators import Form, to_speculators_config
 from training.messages import TrainItem
 from training.plan import TrainingPlan
 from training.record import read_acceptance
-from training.run import is_trained
+from training.run import exported_files, is_trained
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def plan_export(plan: TrainingPlan, out: Path, untrained: bool, ledger: Readable
     Raises:
         UserError: the folder exists, or the drafter is not trained.
     """
-    if out.exists():
+    if os.path.lexists(out):
         raise UserError(f"{out}: exists already. Choose another --out, or remove it.")
     if not untrained and not is_trained(plan, ledger):
         raise UserError(f"drafter {plan.drafter_id} is not trained yet. Run `draftmill train` first, or --untrained.")
@@ -77,13 +78,21 @@ def fill_export(
     ledger: Readable,
     repo: str = "",
 ) -> None:
-    """Fill a new folder with an export in one of the formats, its card written anew.
+    """Fill a new folder with an export in one of the formats: the files that its description lists, the card anew.
 
     Args:
         repo: where it will be published. Then no path of this machine is in it.
+
+    Raises:
+        UserError: as export_texts, or a listed file cannot be read.
     """
     texts = export_texts(export, plan, form, manifest, target, ledger, repo)
-    shutil.copytree(export, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*texts))
+    for name in exported_files(export.parent):
+        if name not in texts:
+            try:
+                shutil.copyfile(export / name, folder / name)
+            except FileNotFoundError as error:
+                raise DamagedError(f"{export / name}: is gone. Run `draftmill train`: it is made again.") from error
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
 

@@ -72,21 +72,21 @@ def load_frozen(target_dir: Path | str, dtype: str = "float32", device: str = "c
     """Read the frozen parts from a target's folder.
 
     Raises:
-        UserError: the folder has no safetensors, or a tensor is missing from them.
+        UserError: the folder has no safetensors, or a tensor is missing from them; head or norm are no numbers.
     """
     folder = Path(target_dir)
     config = read_target_config(folder)
     files = _tensor_files(folder)
     embedding_names = sorted((name for name in files if name.endswith(EMBEDDINGS)), key=len)
     if not embedding_names:
-        raise UserError(f"{folder}: no tensor named *{EMBEDDINGS} in its safetensors; they hold {len(files)}")
+        raise UserError(f"{folder}: no tensor named *{EMBEDDINGS} in its safetensors. Fetch it again.")
     embeddings_name = embedding_names[0]
     prefix = embeddings_name.removesuffix(EMBEDDINGS)
     norm_name = f"{prefix}norm.weight"
     head_names = [name for name in files if name.endswith("lm_head.weight")]
     tied = bool(getattr(config, "tie_word_embeddings", False)) or not head_names
     if norm_name not in files:
-        raise UserError(f"{folder}: no final norm named {norm_name} in its safetensors")
+        raise UserError(f"{folder}: no final norm named {norm_name} in its safetensors. Fetch it again.")
     wanted = getattr(torch, dtype)
 
     def read(name: str) -> Any:
@@ -95,15 +95,32 @@ def load_frozen(target_dir: Path | str, dtype: str = "float32", device: str = "c
         with safe_open(str(files[name]), framework="pt") as file:
             return file.get_tensor(name).to(device=device, dtype=wanted)
 
+    def numbers(name: str, tensor: Any) -> Any:
+        """The teacher's arg max over a row that is no number would always be that row."""
+        if not finite(tensor):
+            raise UserError(
+                f"{folder}: {name} of the target holds what is no number (NaN or infinite). Fetch the target again."
+            )
+        return tensor
+
     embeddings_VH = read(embeddings_name)
+    head_name = embeddings_name if tied else min(head_names, key=len)
     return FrozenTarget(
         embeddings_VH=embeddings_VH,
-        head_VH=embeddings_VH if tied else read(min(head_names, key=len)),
-        norm_H=read(norm_name),
+        head_VH=numbers(head_name, embeddings_VH if tied else read(head_name)),
+        norm_H=numbers(norm_name, read(norm_name)),
         norm_eps=float(getattr(config, "rms_norm_eps", 1e-6)),
         norm_adds_one=norm_adds_one(str(config.model_type)),
         logit_cap=getattr(config, "final_logit_softcapping", None),
     )
+
+
+def finite(tensor: Any) -> bool:
+    """Whether all of it are numbers: neither NaN nor infinite. One pass, and no copy."""
+    if not tensor.numel():
+        return True
+    low, high = torch.aminmax(tensor)
+    return bool(torch.isfinite(low) & torch.isfinite(high))
 
 
 def norm_adds_one(model_type: str) -> bool:

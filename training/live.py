@@ -8,7 +8,6 @@ worker's idle share and the queue's peak are in the run's figures, beside what d
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,10 +24,11 @@ from fleet.devices import Device
 from fleet.gang import Account, Depth, Gang, GangError, Member
 from fleet.interrupt import Interrupt
 from fleet.shared_bytes import SharedBytesError
+from training.meeting import meeting_folder
 from training.messages import LiveItem, TrainProgress, TrainSummary
 from training.plan import PackRows, TrainingPlan, live_jobs, live_rows, train_item
 from training.progress import CHECKPOINTS, left_to_do, newest_progress
-from training.run import RunRecord, enter_drafter
+from training.run import AGAIN, RunRecord, check_folder, enter_drafter, stopped
 
 PACKS_PER_WORKER = 4
 """Room of the queue where the manifest leaves it open."""
@@ -86,8 +86,8 @@ def share_devices(live: Live, devices: Sequence[Device]) -> Crew:
         drafters = max(1, count - targets)
     if targets + drafters > count:
         raise UserError(
-            f"training.live asks for {targets} targets and {drafters} drafters, and there are {count} devices. "
-            "Give it more --devices, or ask for fewer."
+            f"training.live asks for {_count(targets, 'target')} and {_count(drafters, 'drafter')}, and there "
+            f"{'is' if count == 1 else 'are'} {_count(count, 'device')}. Give it more --devices, or ask for fewer."
         )
     return Crew(tuple(devices[:targets]), tuple(devices[targets : targets + drafters]))
 
@@ -139,9 +139,11 @@ async def run_live(
     item = train_item(plan, manifest, target, ledger, crew.drafters[0], threads)
     used = used_token_ids(ledger.workspace.responses, [(row.shard, row.shard_row) for row in plan.live])
     item = msgspec.structs.replace(item, live=live_rows(plan, packs, used, manifest.extraction.final_state))
-    progress = newest_progress(Path(item.out_dir) / CHECKPOINTS, item.fingerprint())
+    folder = Path(item.out_dir) / CHECKPOINTS
+    check_folder(folder.parent)
+    progress = newest_progress(folder, item.fingerprint(), len(packs), item.packs_per_step)
     jobs = live_jobs(plan, packs, left_to_do(progress.done, len(packs)))
-    record = RunRecord(plan, ledger, report, progress.step)
+    record = RunRecord(plan, ledger, report, progress.step, log)
     names = [f"drafter {rank}" for rank in range(len(crew.drafters))]
 
     def hear(name: str, data: bytes) -> None:
@@ -150,7 +152,7 @@ async def run_live(
         else:
             producers.hear(data)
 
-    with tempfile.TemporaryDirectory(prefix="draftmill-live-") as meeting:
+    with meeting_folder() as meeting:
         members = [
             Member(f"target {i}", "producer", producers.factory, config, device)
             for i, (device, config) in enumerate(zip(crew.targets, producers.configs, strict=True))
@@ -179,7 +181,7 @@ async def run_live(
             results = await gang.run(interrupt.asked)
         except (GangError, SharedBytesError) as error:
             record.write()
-            raise UserError(f"training stopped: {error}. {_next_step(error)}") from error
+            raise UserError(stopped(error, folder, again=_next_step(error))) from error
         finally:
             figures.cancel()
             watch.cancel()
@@ -214,9 +216,10 @@ def account_lines(account: Account) -> list[str]:
         shares = ", ".join(f"{member.idle_share:.0%}" for member in own)
         lines.append(f"{what} {shares} of their time")
     lines.append(
-        f"drafters idle {account.idle_s:.1f} s in all; dealt in turn {account.round_robin_idle_s:.1f} s; "
-        f"queue at most {account.peak_bytes / account.queue_bytes:.0%} full"
+        f"drafters waited {account.idle_s:.1f} s in all "
+        f"({account.round_robin_idle_s:.1f} s had packs been dealt in turn)"
     )
+    lines.append(f"the queue was {account.peak_bytes / account.queue_bytes:.0%} full at most")
     return lines
 
 
@@ -241,7 +244,7 @@ async def _announce(interrupt: Interrupt, stopping: Callable[[], None]) -> None:
 
 def _next_step(error: Exception) -> str:
     step = getattr(error, "next_step", "")
-    return f"{step[:1].upper()}{step[1:]}." if step else "Run the same command to go on from its checkpoint."
+    return f"{step[:1].upper()}{step[1:]}." if step else AGAIN
 
 
 def _count(number: int, noun: str) -> str:

@@ -22,7 +22,7 @@ from corpus.errors import Retryable, UserError
 from corpus.packs import PackMeta, layout_of
 from training.averaging import Alone, GlooTeam, Team
 from training.data import TrainingData, make_document
-from training.frozen import FrozenTarget, load_frozen
+from training.frozen import FrozenTarget, finite, load_frozen
 from training.loop import train
 from training.messages import LiveItem, TrainItem, TrainSummary
 from training.progress import CHECKPOINTS, Progress
@@ -32,6 +32,7 @@ from training.worker import (
     finish,
     loop_settings,
     make_drafter,
+    note_message,
     progress_message,
     working_dtype,
 )
@@ -97,6 +98,13 @@ class LiveFeed:
         input_ids_T = tensors.input_ids_T.clone()
         loss_mask_T = tensors.loss_mask_T.clone()
         states_TLH = tensors.states_TLH.clone() if device == "cpu" else tensors.states_TLH.to(device)
+        if not finite(states_TLH):
+            bad = [name for name, own in zip(meta.response_ids, meta.spans, strict=True) if not finite(states_TLH[own])]
+            raise UserError(
+                f"training: the states of response {bad[0]} are no numbers (NaN or infinite), {len(bad)} of "
+                f"{len(meta.response_ids)} rows of pack {meta.pack}. The target that captured them is damaged, or its "
+                "device is: `draftmill doctor` looks at both."
+            )
         documents = [
             make_document(
                 response_id,
@@ -165,6 +173,7 @@ def _run(live: LiveItem, port: Port, data: TrainingData, target: FrozenTarget, d
             team,
             Path(item.out_dir) / CHECKPOINTS,
             report=lambda report: port.emit(msgspec.msgpack.encode(progress_message(item.item_id, report, live.rank))),
+            note=lambda text: port.emit(msgspec.msgpack.encode(note_message(item.item_id, text, live.rank))),
         )
     except Retryable:
         if port.stopped:  # asked to: the checkpoint is written, and there is nothing to tell

@@ -15,14 +15,15 @@ from typing import Protocol
 
 import torch
 
-from corpus.errors import Retryable
+from corpus.artefacts import remove_temporaries
+from corpus.errors import Retryable, UserError
 from training.averaging import Share, Team
-from training.checkpoint import load_checkpoint, load_weights, save_checkpoint
+from training.checkpoint import load_checkpoint, load_weights, save_checkpoint, what_is_wrong
 from training.data import TrainingData
 from training.dflash import Drafter
 from training.evaluation import EvaluationSettings, held_out, mean_acceptance_length, spread
 from training.frozen import FrozenTarget
-from training.progress import Progress, checkpoints, left_to_do
+from training.progress import Progress, checkpoint_name, checkpoints, left_to_do
 from training.step import Agreement, Pack, Stepper, StepSettings, Sums
 from training.walk import Acceptance
 
@@ -144,25 +145,30 @@ def train(
     folder: Path,
     *,
     report: Callable[[Report], None] = lambda _: None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> LoopResult:
     """Train to the end, from the newest checkpoint in `folder` if there is one.
 
     Args:
         make_feed: the feed of what a checkpoint has left to do.
         held_out_data: what tau is measured on; the team's first member alone needs it.
+        note: told what a person should know besides the figures, in one line.
 
     Raises:
-        UserError: the loss is no number, the checkpoint is of another run, or the disk is full.
+        UserError: the loss is no number, no row had anything to learn, a checkpoint is of another run, or the disk is
+            full.
         Retryable: the feed was stopped; a checkpoint was written.
     """
+    leads = team.rank == 0
     stepper, progress = _begin(settings, drafter, target, folder)
-    agreement, feed, leads = Agreement(), make_feed(progress), team.rank == 0
-    evaluated = spread(held_out_data, settings.evaluation.rows) if leads and held_out_data else []
+    measured = _walks(stepper, held_out_data if leads else None, settings)
+    if leads:
+        remove_temporaries(folder)  # a killed run's
+        progress = _with_best(progress, folder, measured, note)
+    agreement, feed = Agreement(), make_feed(progress)
     parameters = list(drafter.parameters())
     pending: list[int] = []
-    weight = own_steps = epoch = 0
-    lr = 0.0
-    ended = False
+    weight, own_steps, epoch, lr, ended = 0, 0, 0, 0.0, False
     saved_packs = progress.packs
     while not ended:
         given, packs = feed.take(settings.packs_per_step)
@@ -188,8 +194,8 @@ def train(
         if saving:
             saved_packs = progress.packs
             team.average_moments(stepper.optimizer)
-            if leads and held_out_data and (complete or not feed.stopped):
-                taus = held_out(drafter, target, held_out_data, evaluated, settings.evaluation)
+            if leads and (complete or not feed.stopped):
+                taus = measured()
             progress = _advance(progress, at_step, taus)
             if leads:
                 save_checkpoint(folder, drafter, stepper.optimizer, progress)
@@ -197,11 +203,36 @@ def train(
             report(Report(at_step, settings.steps, epoch, lr, stepper.take_sums(), taus, saving))
     if progress.packs < settings.packs:
         raise Retryable(f"stopped after step {progress.step} of {settings.steps}; run again to go on from there")
-    best = folder / f"step-{progress.best_step:08d}"
     if leads:
-        load_weights(best, drafter)
-    agreed = {name: (own[0], own[1]) for name, own in progress.agreement.items()}
-    return LoopResult(settings.steps, progress.best_step, best, agreed)
+        _take_best(stepper, folder / checkpoint_name(progress.best_step))
+    return LoopResult(
+        settings.steps,
+        progress.best_step,
+        folder / checkpoint_name(progress.best_step),
+        {name: (own[0], own[1]) for name, own in progress.agreement.items()},
+    )
+
+
+def _walks(stepper: Stepper, data: TrainingData | None, settings: LoopSettings) -> Callable[[], dict[str, Acceptance]]:
+    """The held-out walk by category, on demand; of a drafter that has learned nothing there is none to be the best."""
+    rows = spread(data, settings.evaluation.rows) if data else []
+
+    def measured() -> dict[str, Acceptance]:
+        if data is None or not rows or not stepper.learned:
+            return {}
+        return held_out(stepper.drafter, stepper.target, data, rows, settings.evaluation)
+
+    return measured
+
+
+def _take_best(stepper: Stepper, best: Path) -> None:
+    """Put the best checkpoint's weights into the drafter, if it ever had a gradient."""
+    if not stepper.learned:
+        raise UserError(
+            "training: no row had anything to learn: nowhere are there two generated tokens in a row. Nothing was "
+            "exported; longer answers are needed (generation.max_tokens)."
+        )
+    load_weights(best, stepper.drafter)
 
 
 def _begin(settings: LoopSettings, drafter: Drafter, target: FrozenTarget, folder: Path) -> tuple[Stepper, Progress]:
@@ -209,8 +240,29 @@ def _begin(settings: LoopSettings, drafter: Drafter, target: FrozenTarget, folde
     torch.manual_seed(settings.step.seed)
     stepper = Stepper(settings.step, drafter, target)
     if found := checkpoints(folder):
-        return stepper, load_checkpoint(found[-1], drafter, stepper.optimizer, settings.fingerprint)
+        return stepper, load_checkpoint(
+            found[-1], drafter, stepper.optimizer, settings.fingerprint, settings.packs, settings.packs_per_step
+        )
     return stepper, Progress(0, settings.fingerprint)
+
+
+def _with_best(
+    progress: Progress, folder: Path, measured: Callable[[], dict[str, Acceptance]], note: Callable[[str], None]
+) -> Progress:
+    """The newest checkpoint's progress; where the best one that it names is not whole, it is the best of the rest."""
+    if progress.best_step == progress.step:
+        return progress
+    best = folder / checkpoint_name(progress.best_step)
+    wrong = what_is_wrong(best, progress.fingerprint)
+    if not wrong:
+        return progress
+    tau = mean_acceptance_length(measured()) if progress.tau is None else progress.tau
+    known = "" if tau is None else f" with τ {tau:.3f}"
+    note(
+        f"{best}: the best checkpoint until now is gone or damaged; step {progress.step:,}{known} is taken for the "
+        "best of those that are left, and training goes on from it."
+    )
+    return replace(progress, tau=tau, best_step=progress.step, best_tau=tau)
 
 
 def _advance(progress: Progress, step: int, taus: dict[str, Acceptance]) -> Progress:

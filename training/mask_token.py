@@ -18,6 +18,7 @@ from corpus.errors import UserError
 TELLING_NAMES = ("mask", "unused", "reserved", "extra", "dummy", "placeholder")
 SHORTEST = 0.05
 """Of the median row's length."""
+NAMED_CHARS = 24
 NAMED_TOKENS = ("eos_token", "bos_token", "pad_token", "unk_token")
 NAMED_IDS = ("eos_token_id", "bos_token_id", "pad_token_id", "decoder_start_token_id")
 
@@ -67,7 +68,7 @@ def check_mask_token(target_dir: Path | str, mask_token_id: int, vocab: int) -> 
     """
     folder = Path(target_dir)
     if mask_token_id >= vocab:
-        raise UserError(f"training.mask_token_id is {mask_token_id}; the target has {vocab} embedding rows")
+        raise UserError(f"training.mask_token_id is {mask_token_id}; the target has {vocab} embedding rows.")
     if mask_token_id in _named_ids(folder, _added_tokens(folder)[0]):
         raise UserError(
             f"training.mask_token_id is {mask_token_id}, an end, begin, pad or unknown token of the target. "
@@ -84,6 +85,57 @@ def reserved_ids(folder: Path) -> frozenset[int]:
 def tokenizer_size(folder: Path) -> int:
     """One more than the tokenizer's highest id; 0 where there is no tokenizer.json."""
     return _added_tokens(folder)[1]
+
+
+def mask_sentences(folder: Path, asked: int | str, vocab: int) -> list[str]:
+    """What is known of the mask token before training, for a person; nothing is loaded but the tokenizer.
+
+    Args:
+        asked: training.mask_token_id.
+        vocab: the target's embedding rows.
+    """
+    if isinstance(asked, int):
+        return [f"mask token {mask_name(folder, asked)}", *ordinary_warning(folder, asked)]
+    added, size = _added_tokens(folder)
+    named = _named_ids(folder, added)
+    free = [i for i, (_, special) in added.items() if special and i not in named] or [*range(size, vocab)][-1:]
+    if free or not size:  # without a tokenizer.json nothing can be told
+        return [
+            "mask token: chosen when training starts, a special token or unused row that no row of text uses (auto)"
+        ]
+    return [
+        "warning: the target has no special token and no embedding row to spare for the mask: auto takes an ordinary "
+        "token that no training row uses, and a served text that holds it looks like a slot to the drafter"
+    ]
+
+
+def ordinary_warning(folder: Path, token_id: int) -> list[str]:
+    """One sentence where the mask is a token that text is made of."""
+    added, size = _added_tokens(folder)
+    text, special = added.get(token_id, ("", False))
+    told = text or _text(folder, token_id)
+    if special or token_id >= size or any(word in told.lower() for word in TELLING_NAMES):
+        return []
+    return [
+        f"warning: the mask token is {mask_name(folder, token_id)}, which the tokenizer has as ordinary text: a served "
+        "text that holds it looks like a slot to the drafter. A special or unused token is better"
+    ]
+
+
+def mask_name(folder: Path, token_id: int) -> str:
+    """The id and its text, in ASCII and cut."""
+    text = _added_tokens(folder)[0].get(token_id, ("", False))[0] or _text(folder, token_id)
+    return f"{token_id} ({json.dumps(text[:NAMED_CHARS])})" if text else str(token_id)
+
+
+def _text(folder: Path, token_id: int) -> str:
+    """What the tokenizer decodes it to; empty where it does not."""
+    try:
+        from tokenizers import Tokenizer
+
+        return str(Tokenizer.from_file(str(folder / "tokenizer.json")).decode([token_id], skip_special_tokens=False))
+    except Exception:  # the library raises bare Exception for files that it cannot read; a name is no condition
+        return ""
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -160,6 +160,8 @@ class TrainProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that the sums are of; 0: there is nothing but the acceptance."""
     saved: bool = False
     """A checkpoint was written at this step."""
+    note: str = ""
+    """Something that a person should know, in one line; then the message has no figures."""
 
 
 class AcceptanceRow(msgspec.Struct, frozen=True, array_like=True):

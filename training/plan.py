@@ -30,6 +30,8 @@ from training.messages import (
 from training.pack import epoch_packs
 
 LEFT_TO_WORKER = 0
+LEAST_ANSWER = 2
+"""Tokens of an answer that something can be learned from: one to draft from, and one to draft."""
 PACKS_OF_A_JOB = 4
 """A target captures so many packs at once: their rows, sorted by length, fill its batches."""
 
@@ -94,12 +96,19 @@ class TrainingPlan:
             + [row.response_id for rows in self.rows.values() for row in rows if not row.holdout]
         )
 
+    @property
+    def silent_rows(self) -> int:
+        """Training rows of answers of one token: without a successor there is nothing to learn from them."""
+        return sum(answer < LEAST_ANSWER for answer in self.answers)
+
     def lines(self) -> list[str]:
         """For a person."""
         fed = f", fed live: {sum(row.tokens for row in self.live):,} tokens" if self.live else ""
         lines = [f"drafter {self.drafter_id}: {self.training_rows:,} rows, {self.holdout_rows:,} held out{fed}"]
         if self.not_captured:
             lines.append(f"{self.not_captured:,} accepted rows are not captured")
+        if silent := self.silent_rows:
+            lines.append(f"{silent:,} of {self.training_rows:,} answers are of one token: nothing to learn from them")
         if self.init:
             lines.append(f"starts from {self.init}")
         return lines
@@ -159,6 +168,8 @@ def plan_training(
         raise UserError(
             f"{manifest.name}: build {build_id} has no {what} rows to train on. Run `draftmill {command}` first."
         )
+    if all(row[11] < LEAST_ANSWER for row in kept):
+        raise UserError(f"{manifest.name}: {nothing_to_learn(len(kept))}")
     in_shards = held_out if live else kept + held_out
     rows: dict[str, list[TrainRow]] = {}
     for response_id, category, source, holdout, greedy, shard, shard_row, *_ in sorted(
@@ -176,6 +187,14 @@ def plan_training(
         tuple(fed) if live else (), *(init or ("", "")),
         tuple(row[9] for row in sorted(kept)), tuple(row[11] for row in sorted(kept)),
     )  # fmt: skip
+
+
+def nothing_to_learn(rows: int) -> str:
+    """The line about a run in which no row has two generated tokens in a row."""
+    return (
+        f"all {rows:,} training rows are answers of one token, from which nothing can be learned: a drafter drafts "
+        "the token behind a generated one. Raise generation.max_tokens, or take prompts with longer answers."
+    )
 
 
 def live_jobs(

@@ -1,21 +1,25 @@
 """Where a run is: which packs are trained, which step is saved, which is best. Read by coordinator and workers alike.
 
-It is the state.json of a checkpoint; weights and optimiser are beside it (see checkpoint). Packs that are done are
-kept as ranges, since a run that is fed live trains them in the order in which they come. No torch here.
+It is the state.json of a checkpoint, with its own digest; weights and optimiser are beside it (see checkpoint). Packs
+that are done are kept as ranges, since a run that is fed live trains them in the order in which they come. What a
+state.json says is believed only as far as it can be true of the run. No torch here.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
+import math
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from corpus.artefacts import TEMPORARY_SUFFIX
-from corpus.errors import DamagedError, UserError
+from corpus.artefacts import read_description
+from corpus.errors import DamagedError, UserError, first_line
 
 STATE = "state.json"
+_NAME = re.compile(r"step-(\d{8,})")
 CHECKPOINTS = "checkpoints"
 """Their folder, in a drafter's own."""
 
@@ -74,13 +78,23 @@ def left_to_do(done: Sequence[Sequence[int]], packs: int) -> Iterator[int]:
         at = end
 
 
+def checkpoint_name(step: int) -> str:
+    """The folder of a checkpoint."""
+    return f"step-{step:08d}"
+
+
 def checkpoints(folder: Path) -> list[Path]:
-    """Whole checkpoints below a folder, oldest first; what a killed writer left is removed."""
+    """Whole checkpoints below a folder, oldest first. Nothing is touched: a run may be writing there.
+
+    Raises:
+        UserError: the folder is a file.
+    """
     if not folder.is_dir():
+        if os.path.lexists(folder):
+            raise UserError(f"{folder}: is no folder, and checkpoints go into it. Move it away and run again.")
         return []
-    for stale in folder.glob(f".*{TEMPORARY_SUFFIX}"):
-        shutil.rmtree(stale, ignore_errors=True)
-    return sorted(path for path in folder.glob("step-*") if (path / STATE).is_file())
+    found = [path for path in folder.iterdir() if _is_checkpoint(path)]
+    return sorted(found, key=step_of)
 
 
 def step_of(path: Path) -> int:
@@ -88,8 +102,18 @@ def step_of(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
-def newest_progress(folder: Path, fingerprint: str) -> Progress:
+def _is_checkpoint(path: Path) -> bool:
+    """A folder under a name that checkpoint_name gives: not a copy, not a link to one."""
+    match = _NAME.fullmatch(path.name)
+    named = match is not None and path.name == checkpoint_name(int(match[1]))
+    return named and not path.is_symlink() and (path / STATE).is_file()
+
+
+def newest_progress(folder: Path, fingerprint: str, packs: int | None = None, packs_per_step: int = 1) -> Progress:
     """Where the newest checkpoint below a folder is, without its weights; the beginning, where there is none.
+
+    Args:
+        packs, packs_per_step: of the whole run, see read_state.
 
     Raises:
         UserError: it belongs to other data or settings, or is damaged.
@@ -97,27 +121,82 @@ def newest_progress(folder: Path, fingerprint: str) -> Progress:
     found = checkpoints(folder)
     if not found:
         return Progress(0, fingerprint)
-    return read_state(found[-1], fingerprint)[0]
+    return read_state(found[-1], fingerprint, packs, packs_per_step)[0]
 
 
-def read_state(path: Path, fingerprint: str) -> tuple[Progress, dict[str, str], str]:
+def read_state(
+    path: Path, fingerprint: str, packs: int | None = None, packs_per_step: int = 1
+) -> tuple[Progress, dict[str, str], str]:
     """(progress, checksums of the files beside it, random state).
+
+    Args:
+        packs: of the whole run; None where that is not known yet.
+        packs_per_step: where packs are known.
 
     Raises:
         UserError: it belongs to other data or settings, or is damaged.
     """
     try:
-        state = json.loads((path / STATE).read_text(encoding="utf-8"))
+        state = read_description(path / STATE)
         if state["fingerprint"] != fingerprint:
             raise UserError(
                 f"{path}: a checkpoint of other data or training settings. Remove {path.parent} to start over."
             )
         marks, rng = state.pop("files"), state.pop("rng")
-        return Progress(**state), marks, rng
+        if not isinstance(marks, dict) or not isinstance(rng, str):
+            raise TypeError("files or rng are of another kind")
+        progress = Progress(**state)
+        if wrong := nonsense(progress, step_of(path), packs, packs_per_step):
+            raise ValueError(wrong)
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise damaged(path, error) from error
+        raise damaged(path, STATE, error) from error
+    return progress, marks, rng
 
 
-def damaged(path: Path, error: Exception) -> DamagedError:
-    """The one line about a checkpoint that cannot be read."""
-    return DamagedError(f"{path}: a damaged checkpoint ({type(error).__name__}). Remove it and run again.")
+def nonsense(progress: Progress, step: int, packs: int | None, packs_per_step: int) -> str:
+    """What cannot be true of a run that says it is at `step`; empty: nothing."""
+    if not _count(progress.step) or progress.step != step:
+        return f"it says step {progress.step}"
+    if not _count(progress.best_step) or progress.best_step > step:
+        return f"best_step is {progress.best_step}"
+    for name, tau in (("tau", progress.tau), ("best_tau", progress.best_tau)):
+        if tau is not None and not (isinstance(tau, int | float) and math.isfinite(tau) and tau >= 1):
+            return f"{name} is {tau}"
+    at = -1
+    for one in progress.done if isinstance(progress.done, list) else ["no list"]:
+        if not (isinstance(one, list) and len(one) == 2 and all(map(_count, one)) and at < one[0] < one[1]):
+            return "done holds no ascending ranges of packs"
+        at = one[1]
+    if packs is not None and at > packs:
+        return f"done goes to pack {at} of {packs}"
+    if packs is not None and math.ceil(progress.packs / packs_per_step) != step:
+        return f"done has {progress.packs} packs, which are not {step} steps"
+    if not isinstance(progress.agreement, dict) or not all(map(_of, progress.agreement.values())):
+        return "agreement holds no counts"
+    return ""
+
+
+def _count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _of(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_count, value)) and value[0] <= value[1]
+
+
+def damaged(path: Path, name: str, error: Exception) -> DamagedError:
+    """The one line about a checkpoint of which the file `name` is not what was written."""
+    match error:
+        case FileNotFoundError():
+            why = "it is gone"
+        case OSError():
+            why = f"it cannot be read: {error.strerror}"
+        case KeyError():
+            why = f"{error} is missing"
+        case TypeError():
+            why = "it holds other things than a checkpoint"
+        case _:
+            why = first_line(error)
+    others = [one.name for one in checkpoints(path.parent) if one != path]
+    then = f"training goes on from {others[-1]}" if others else "no other checkpoint is there, so training begins anew"
+    return DamagedError(f"{path / name}: a damaged checkpoint ({why[:160]}). Remove {path} and run again: {then}.")

@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from corpus.acceptance import nonsense
 from corpus.artefacts import write_atomically, write_text
 from corpus.errors import DamagedError
 from training.messages import AcceptanceRow, SlotSums, TrainProgress
@@ -108,6 +109,8 @@ def read_acceptance(folder: Path) -> list[dict[str, Any]]:
             if not row.keys() >= ACCEPTANCE_KEYS:
                 raise KeyError("a key")
             datetime.fromisoformat(row["measured_at"])
+            if wrong := nonsense(row, None):
+                raise ValueError(wrong)
     except FileNotFoundError:
         return []
     except (ValueError, KeyError, TypeError, AttributeError) as error:

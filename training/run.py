@@ -10,9 +10,11 @@ import asyncio
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,11 +29,12 @@ from corpus.target import ResolvedTarget
 from fleet.devices import Device
 from fleet.interrupt import Interrupt
 from fleet.pool import Done, Pool, PoolError
-from training.card import CardFacts, gather, write_card
+from training.card import CardFacts, Trained, gather, write_card
 from training.messages import TrainItem, TrainProgress, TrainSummary, tokens_per_pack
 from training.plan import TrainingPlan, train_item
-from training.progress import CHECKPOINTS, newest_progress
+from training.progress import CHECKPOINTS, checkpoints, newest_progress, step_of
 from training.record import acceptance_rows, metric_rows, read_acceptance, read_metrics, write_metrics
+from training.threads import choose_threads
 
 log = logging.getLogger("draftmill")
 
@@ -39,23 +42,67 @@ CHECKPOINT_S = 600.0
 """For a step, a walk that is under way, and the checkpoint of a large drafter."""
 WRITE_S = 60.0
 """Figures of a long run are many: they are written no more often."""
+DESCRIBED, EDITABLE = "drafter.json", "export/README.md"
+OWN_NAMES = re.compile(r"\b(?:UserError|DamagedError|Retryable): ")
+"""A worker tells an error with the name of its class, which says nothing to a person where the line is ours."""
+AGAIN = "Run the same command to go on."
 
 
 def is_trained(plan: TrainingPlan, ledger: Readable) -> bool:
-    """True if this drafter is finished, and its files are what was written; else its last checkpoint gives them."""
+    """True if this drafter is finished, and weights and config are as written; else its last checkpoint gives them.
+
+    A card that somebody edited is no reason to make the drafter again: every copy gets one that is made anew.
+    """
     known = ledger.rows("SELECT 1 FROM drafters WHERE drafter_id = ? AND build_id IS NOT NULL", plan.drafter_id)
     if not known:
         return False
     folder = ledger.workspace.drafter(plan.drafter_id)
     try:
-        body = json.loads((folder / "drafter.json").read_text(encoding="utf-8"))
+        body = json.loads((folder / DESCRIBED).read_text(encoding="utf-8"))
         int(body["training"]["mask_token_id"])
-        whole = all(sha256_file(folder / name) == sha256 for name, sha256 in body["files"].items())
+        files = {name: sha256 for name, sha256 in body["files"].items() if name != EDITABLE}
+        whole = bool(files) and all(sha256_file(folder / name) == sha256 for name, sha256 in files.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         whole = False
     if not whole:
-        log.warning("%s: files of the drafter are gone or damaged; they are made again", folder)
+        log.warning("%s: weights or config are gone or damaged; `draftmill train` makes them again", folder)
     return whole
+
+
+def exported_files(folder: Path) -> list[str]:
+    """Names of the files of a drafter's export that its description lists, without the card; whatever lies beside is
+    somebody else's.
+
+    Raises:
+        UserError: the description is damaged.
+    """
+    try:
+        named = json.loads((folder / DESCRIBED).read_text(encoding="utf-8"))["files"]
+        names = sorted(name.removeprefix("export/") for name in named if name != EDITABLE)
+        if not names or not all(f"export/{name}" in named and Path(name).name == name for name in names):
+            raise ValueError
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{folder / DESCRIBED}: damaged. Run `draftmill train`: it is made again.") from error
+    return names
+
+
+def stopped(error: object, checkpoints_folder: Path, *, again: str = "") -> str:
+    """The line about a run that ended early: what happened, and what is left of it.
+
+    Args:
+        error: as a worker or its pool told it. A line of ours says itself what to do next.
+        again: what to do next, where the error does not say so.
+    """
+    said = OWN_NAMES.sub("", str(error)).strip()
+    parts = [f"training stopped: {said}{'' if said.endswith(('.', '!', '?')) else '.'}"]
+    if again and said == str(error).strip():
+        parts.append(again)
+    try:
+        kept = checkpoints(checkpoints_folder)
+    except UserError:
+        kept = []
+    parts.append(f"The checkpoint of step {step_of(kept[-1]):,} is kept." if kept else "No checkpoint was written yet.")
+    return " ".join(parts)
 
 
 async def run_training(
@@ -76,8 +123,9 @@ async def run_training(
         UserError: training failed; checkpoints stay and the next run goes on from them.
     """
     item = train_item(plan, manifest, target, ledger, device, threads)
-    resumed = newest_progress(ledger.workspace.drafter(plan.drafter_id) / CHECKPOINTS, item.fingerprint()).step
-    record = RunRecord(plan, ledger, report, resumed)
+    folder = ledger.workspace.drafter(plan.drafter_id) / CHECKPOINTS
+    check_folder(folder.parent)
+    record = RunRecord(plan, ledger, report, newest_progress(folder, item.fingerprint()).step, log)
     try:
         async with Pool(
             "training.worker:create",
@@ -98,7 +146,7 @@ async def run_training(
             asked.cancel()
     except PoolError as error:
         record.write()
-        raise UserError(f"training stopped: {error}. Run the same command to go on from its checkpoint.") from error
+        raise UserError(stopped(error, folder, again=AGAIN)) from error
     if not isinstance(outcome, Done):
         record.write()
     if outcome is None and interrupt.asked.is_set():
@@ -107,7 +155,7 @@ async def run_training(
             f"{record.saved_step:,}."
         )
     if not isinstance(outcome, Done):
-        raise UserError(f"training stopped: {outcome.error if outcome else 'no answer'}. Its checkpoints are kept.")
+        raise UserError(stopped(outcome.error if outcome else "no answer", folder, again=AGAIN))
     summary = msgspec.msgpack.decode(outcome.payload, type=TrainSummary | None)
     if summary is None:
         record.write()
@@ -120,10 +168,16 @@ class RunRecord:
     """What a run's workers tell while they train, on its way to metrics.parquet and to the terminal."""
 
     def __init__(
-        self, plan: TrainingPlan, ledger: Readable, report: Callable[[TrainProgress], None], resumed: int
+        self,
+        plan: TrainingPlan,
+        ledger: Readable,
+        report: Callable[[TrainProgress], None],
+        resumed: int,
+        run: RunLog | None = None,
     ) -> None:
         self.folder = ledger.workspace.drafter(plan.drafter_id)
         self._report = report
+        self._run = run
         # what a killed run told of steps behind its checkpoint is told again
         self._earlier = [row for row in read_metrics(self.folder) if row["step"] <= resumed]
         self._rows: list[dict[str, Any]] = []
@@ -134,6 +188,11 @@ class RunRecord:
     def hear(self, data: bytes) -> None:
         """A TrainProgress message."""
         message = msgspec.msgpack.decode(data, type=TrainProgress)
+        if message.note:
+            log.warning("%s", message.note)
+            if self._run is not None:
+                self._run.event("note", message.note)
+            return
         self._rows += metric_rows([message])
         self.last_step, self.last_epoch = max(self.last_step, message.step), max(self.last_epoch, message.epoch)
         if message.saved:  # a killed run goes on from there with its figures
@@ -152,9 +211,19 @@ class RunRecord:
         self._written, self._written_at = True, time.monotonic()
 
 
+def check_folder(folder: Path) -> None:
+    """Refuse a drafter's folder that is none, before anything is trained.
+
+    Raises:
+        UserError: something else is there.
+    """
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise UserError(f"{folder}: is no folder, and the drafter goes into it. Move it away and run again.")
+
+
 def cpu_threads() -> int:
     """Threads for one worker that has a CPU machine to itself."""
-    return len(os.sched_getaffinity(0))
+    return choose_threads().count
 
 
 def enter_drafter(
@@ -167,7 +236,8 @@ def enter_drafter(
     ledger: LedgerWriter,
 ) -> None:
     """Write a finished drafter's figures and its card beside it, and enter it in the ledger."""
-    _write(plan, manifest, gather(plan, manifest, target, ledger), item, summary, record)
+    trained = Trained(summary.steps, summary.best_step, tokens_per_pack(item))
+    _write(plan, manifest, gather(plan, manifest, target, ledger, trained), item, summary, record)
     ledger.call(lambda connection: ingest.ingest_drafter(connection, ledger.workspace, plan.drafter_id))
 
 
@@ -219,4 +289,4 @@ def _write(
         },
         "created_at": now,
     }
-    write_text(folder / "drafter.json", json.dumps(body, indent=1, sort_keys=True))
+    write_text(folder / DESCRIBED, json.dumps(body, indent=1, sort_keys=True))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,16 +25,20 @@ from corpus.manifest import Manifest
 from corpus.responses import read_rows_at
 from corpus.runlog import RunLog
 from corpus.target import ResolvedTarget
+from corpus.workspace import Workspace
 from fleet.devices import Device
 from fleet.pool import Done, Pool, PoolError
 from training import serve_messages
 from training.messages import AcceptanceRow, MeasureItem
 from training.plan import TrainingPlan, train_item
+from training.published import weight_files
 from training.record import acceptance_row, acceptance_rows, add_acceptance
 from training.run import cpu_threads
 from training.same_tokens import compare
 from training.serve_messages import ServeConfig, ServeItem, ServeResult
 from training.shape import drafts_of, from_exported_config, read_exported_config
+
+WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,31 @@ def exported(drafter: str | None, own_id: str, ledger: Readable) -> Exported:
     if folder.resolve().is_relative_to(home) and folder.resolve().name == "export":
         name = folder.resolve().relative_to(home).parts[0]
         return _read(folder, name, f"drafters/{name}/export")
-    return read_drafter(drafter)
+    found = read_drafter(drafter)
+    own = own_export(found.folder, ledger.workspace)
+    return replace(found, drafter_id=own, origin=f"drafters/{own}/export") if own else found
+
+
+def own_export(folder: Path, workspace: Workspace) -> str | None:
+    """The drafter of this workspace whose export a folder is, in either format; None if it is no such copy.
+
+    Equal are the bytes of the weights, and all that the config says of the drafter's shape.
+    """
+    weights = sorted(folder.glob("*.safetensors"))
+    if [path.name for path in weights] != [WEIGHTS]:
+        return None
+    mark = sha256_file(weights[0])
+    for described in sorted((workspace.root / "drafters").glob("*/drafter.json")):
+        export = described.parent / "export"
+        try:
+            body = json.loads(described.read_text(encoding="utf-8"))
+            if body["build_id"] is None or body["files"][f"export/{WEIGHTS}"] != mark:
+                continue
+            if from_exported_config(folder / "config.json") == from_exported_config(export / "config.json"):
+                return described.parent.name
+        except (OSError, ValueError, KeyError, TypeError, UserError):  # a damaged one is nobody's original
+            continue
+    return None
 
 
 def read_drafter(drafter: str) -> Exported:
@@ -131,6 +159,7 @@ async def serve_check(
     if not items:
         raise UserError(f"{manifest.name}: build {plan.build_id} has no captured held-out rows. Set mix.holdout.")
     walked = await _walk(chosen, plan, manifest, target, ledger, log, device, report)
+    report("starting vLLM with target and drafter")
     config = ServeConfig(
         target_dir=str(target.folder),
         dtype=manifest.target.dtype,
@@ -186,6 +215,7 @@ async def _walk(
         drafter_dir=str(chosen.folder.resolve()), rows=train_item(plan, manifest, target, ledger, device, threads)
     )
     payloads = {"walk": msgspec.msgpack.encode(item)}
+    report("walking the held-out rows")
     answers = await _through("training.measure_worker:create", b"", payloads, device, log, report)
     return msgspec.msgpack.decode(answers[0], type=list[AcceptanceRow])
 
@@ -207,7 +237,8 @@ async def _through(
                 if not isinstance(outcome, Done):
                     raise UserError(f"serve check of {outcome.item_id} stopped: {outcome.error}")
                 answers.append(outcome.payload)
-                report(f"{outcome.item_id} measured, {len(answers)} of {len(payloads)}")
+                done = f"{len(answers)} of {len(payloads)} categories measured, {outcome.item_id} last"
+                report(done if len(answers) < len(payloads) else "all measured, its process ends")
     except PoolError as error:
         raise UserError(f"serve check stopped: {error}") from error
     return answers
@@ -254,6 +285,11 @@ def in_shares(categories: Sequence[str]) -> list[int]:
 
 
 def _read(folder: Path, drafter_id: str | None, origin: str) -> Exported:
+    """A drafter's folder.
+
+    Raises:
+        UserError: its config is no drafter's, or its weights are not there.
+    """
     try:
         block, layer_ids = drafts_of(read_exported_config(folder / "config.json"))
         weights = sorted(folder.glob("*.safetensors"))
@@ -263,8 +299,7 @@ def _read(folder: Path, drafter_id: str | None, origin: str) -> Exported:
             f"{folder}: holds no DFlash drafter, in z-lab's format (config.json with block_size and dflash_config) or "
             f"speculators' ({first_line(error)[:160]})."
         ) from error
-    if not weights:
-        raise UserError(f"{folder}: holds a drafter's config and no weights (*.safetensors).")
+    weight_files(folder)
     return Exported(drafter_id or f"export-{digest('export', marks, length=24)}", folder, block, layer_ids, origin)
 
 
@@ -274,7 +309,7 @@ def _from_hub(drafter: str) -> Path:
     from huggingface_hub.utils import httpx
 
     try:
-        return Path(snapshot_download(drafter, allow_patterns=["*.json", "*.safetensors"]))
+        return Path(snapshot_download(drafter, allow_patterns=["*.json", "*.safetensors", "README.md"]))
     except HFValidationError as error:
         raise UserError(f"{drafter}: no such folder, and not the name of a Hub repository.") from error
     except RepositoryNotFoundError as error:

@@ -10,12 +10,13 @@ there. No torch here.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from corpus.errors import UserError
+from corpus.errors import UserError, first_line
 from corpus.layers import check_layer_ids
 from training.export_speculators import SLIDING, from_speculators_config, is_speculators
 
@@ -73,7 +74,7 @@ def read_target_config(target_dir: Path | str) -> Any:
         return AutoConfig.from_pretrained(str(target_dir)).get_text_config()
     except (OSError, ValueError) as error:
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{target_dir}: no config that transformers can read ({why})") from error
+        raise UserError(f"{target_dir}: no config that transformers can read ({why}). Fetch it again.") from error
 
 
 def shape_for_target(
@@ -164,7 +165,9 @@ def read_exported_config(path: Path) -> dict[str, Any]:
     try:
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: not a DFlash drafter's config ({type(error).__name__}: {error})") from error
+        raise UserError(f"{path}: not a DFlash drafter's config ({first_line(error)}).") from error
+    if not isinstance(config, dict):
+        raise UserError(f"{path}: not a DFlash drafter's config (it holds no mapping).")
     return in_zlab_words(config, path)
 
 
@@ -177,7 +180,7 @@ def in_zlab_words(config: dict[str, Any], where: Path | str) -> dict[str, Any]:
     try:
         return from_speculators_config(config) if is_speculators(config) else config
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UserError(f"{where}: not a DFlash drafter's config ({type(error).__name__}: {error})") from error
+        raise UserError(f"{where}: not a DFlash drafter's config ({first_line(error)}).") from error
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
 
@@ -216,7 +219,10 @@ def shape_of_config(config: Mapping[str, Any], where: Path | str) -> DrafterShap
         UserError: it is none of the kind that draftmill trains. `where` begins the message.
     """
     try:
-        types = config.get("layer_types") or [FULL] * config["num_hidden_layers"]
+        layers = _count(config, "num_hidden_layers")
+        types = config.get("layer_types") or [FULL] * layers
+        if not isinstance(types, list) or len(types) != layers:
+            raise ValueError(f"layer_types is {types!r}, of {layers} layers")
         sliding = types.count(SLIDING)
         if types != [SLIDING] * sliding + [FULL] * (len(types) - sliding):
             raise UserError(f"{where}: sliding layers must come first, got {types}")
@@ -225,26 +231,42 @@ def shape_of_config(config: Mapping[str, Any], where: Path | str) -> DrafterShap
             raise UserError(f"{where}: sliding layers must be causal and full ones not; vLLM reads {causal} of {types}")
         block_size, layer_ids = drafts_of(config)
         return DrafterShape(
-            hidden_size=config["hidden_size"],
-            intermediate_size=config["intermediate_size"],
-            num_attention_heads=config["num_attention_heads"],
-            num_key_value_heads=config["num_key_value_heads"],
-            head_dim=config["head_dim"],
-            vocab_size=config["vocab_size"],
-            rms_norm_eps=config["rms_norm_eps"],
-            rope_theta=float((config.get("rope_parameters") or config)["rope_theta"]),
-            max_position_embeddings=config["max_position_embeddings"],
-            initializer_range=config.get("initializer_range", 0.02),
-            draft_layers=config["num_hidden_layers"],
+            hidden_size=_count(config, "hidden_size"),
+            intermediate_size=_count(config, "intermediate_size"),
+            num_attention_heads=_count(config, "num_attention_heads"),
+            num_key_value_heads=_count(config, "num_key_value_heads"),
+            head_dim=_count(config, "head_dim"),
+            vocab_size=_count(config, "vocab_size"),
+            rms_norm_eps=_number(config, "rms_norm_eps"),
+            rope_theta=_number(config.get("rope_parameters") or config, "rope_theta"),
+            max_position_embeddings=_count(config, "max_position_embeddings"),
+            initializer_range=_number({"initializer_range": 0.02, **config}, "initializer_range"),
+            draft_layers=layers,
             sliding_layers=sliding,
-            sliding_window=config.get("sliding_window") or 2048,
+            sliding_window=_count(config, "sliding_window") if config.get("sliding_window") else 2048,
             block_size=block_size,
-            mask_token_id=config["dflash_config"]["mask_token_id"],
-            num_target_layers=config["num_target_layers"],
+            mask_token_id=_count(config["dflash_config"], "mask_token_id", least=0),
+            num_target_layers=_count(config, "num_target_layers"),
             target_layer_ids=layer_ids,
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{where}: not a DFlash drafter's config ({type(error).__name__}: {error})") from error
+    except KeyError as error:
+        raise UserError(f"{where}: not a DFlash drafter's config ({error} is missing).") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{where}: not a DFlash drafter's config ({first_line(error)}).") from error
+
+
+def _count(config: Mapping[str, Any], key: str, *, least: int = 1) -> int:
+    value = config[key]
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{key} is {value!r}, expected a whole number of at least {least}")
+    return value
+
+
+def _number(config: Mapping[str, Any], key: str) -> float:
+    value = config[key]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError(f"{key} is {value!r}, expected a number above 0")
+    return float(value)
 
 
 def rope_parameters(config: Any) -> dict[str, Any]:

@@ -181,6 +181,11 @@ class Stepper:
         self.optimizer = make_optimizer(drafter, settings.weight_decay)
         self.sums = Sums()
 
+    @property
+    def learned(self) -> bool:
+        """Whether the weights have ever had a gradient, in this run or before its checkpoint."""
+        return any(float(state["step"]) > 0 for state in self.optimizer.state.values())
+
     def step(self, packs: Sequence[Pack], lr: float) -> int:
         """One optimiser step over packs, if they have anything to learn from; returns its supervised slots.
 
@@ -270,7 +275,7 @@ def no_number(loss: float, gradient_norm: float, packs: Sequence[Pack]) -> str:
     ids = [document.response_id for pack in packs for document in pack.documents]
     more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
     return (
-        f"training: the loss is {loss} and its gradient {gradient_norm}; the last checkpoint is kept. "
+        f"training: the loss is {loss} and its gradient {gradient_norm}; no weight was changed by it. "
         f"Rows of this step: {', '.join(ids[:5])}{more}. Look at their states, or lower training.learning_rate."
     )
 

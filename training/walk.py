@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from corpus.errors import UserError
 from training.anchors import candidates, draw_anchors
 from training.batch import Document, make_batch
 from training.dflash import ContextKeys, Drafter, block_tokens
@@ -108,6 +109,9 @@ def walk(
     Args:
         tails: tokens behind the end, by response id.
         tree_size: verify a tree of so many drafts at each step (see tree) in place of the one most probable path.
+
+    Raises:
+        UserError: the drafter's output is no number somewhere.
     """
     counts = [[0, 0, 0] for _ in documents]
     for rows in pack([len(d) for d in documents], range(len(documents)), tokens_per_batch):
@@ -177,6 +181,7 @@ class _Blocks:
         self.position_T = empty.position_T
         self.document_T = empty.visibility.key_document_K[: len(empty.position_T)]
         self.tokens = [document.input_ids_T.tolist() for document in documents]
+        self.response_ids = [document.response_id for document in documents]
         with torch.no_grad(), precision(device):
             self.context: ContextKeys = drafter.context(empty.states_TNH, empty.position_T)
 
@@ -220,7 +225,21 @@ class _Blocks:
         tokens_Q = block_tokens(tokens_A, shape.block_size, shape.mask_token_id)
         with precision(self.device):
             hidden_QH = self.drafter.draft(self.context, self.target.embed(tokens_Q), visibility)
+        if not bool(torch.isfinite(hidden_QH).all()):  # an arg max over no numbers would be counted like any other
+            raise UserError(
+                f"held-out response {self._not_numbers(hidden_QH, places)}: the drafter's output is no number (NaN or "
+                "infinite), so nothing was measured. Look at its states and at the drafter's weights."
+            )
         return hidden_QH.unflatten(0, (len(places), shape.block_size))[:, 1:].flatten(0, 1)
+
+    def _not_numbers(self, hidden_QH: Any, places: Sequence[tuple[int, int]]) -> str:
+        """The row to blame: whose context has none (others of its pack may suffer from it), or the first slot's."""
+        keys, values = self.context[0]
+        well_T = torch.isfinite(keys).flatten(1).all(1) & torch.isfinite(values).flatten(1).all(1)
+        if not bool(well_T.all()):
+            return self.response_ids[int(self.document_T[~well_T][0])]
+        of_place = torch.isfinite(hidden_QH).unflatten(0, (len(places), -1)).flatten(1).all(1).tolist()
+        return self.response_ids[next(i for (i, _), well in zip(places, of_place, strict=True) if not well)]
 
 
 def precision(device: str) -> torch.autocast:

@@ -24,7 +24,7 @@ from training.data import TrainingData
 from training.dflash import Drafter
 from training.evaluation import EvaluationSettings, measure
 from training.export import export_zlab, load_exported
-from training.frozen import FrozenTarget, load_frozen
+from training.frozen import FrozenTarget, finite, load_frozen
 from training.loop import LoopResult, LoopSettings, Report, ShardFeed, train
 from training.mask_token import check_mask_token, choose_mask_token
 from training.messages import (
@@ -37,7 +37,9 @@ from training.messages import (
     tokens_per_pack,
 )
 from training.pack import all_packs
+from training.plan import nothing_to_learn
 from training.progress import CHECKPOINTS
+from training.published import require_same
 from training.shape import DrafterShape, from_exported_config, shape_for_target
 from training.step import Agreement, Pack, StepSettings
 from training.walk import Acceptance
@@ -120,6 +122,7 @@ def train_drafter(
             Alone(),
             Path(item.out_dir) / CHECKPOINTS,
             report=lambda report: tell(progress_message(item.item_id, report)),
+            note=lambda text: tell(note_message(item.item_id, text)),
         )
         return finish(item, drafter, target, data, settings, result, len(data.train), started)
     finally:
@@ -179,16 +182,7 @@ def make_drafter(item: TrainItem, data: TrainingData, target: FrozenTarget) -> D
     if not item.init_dir:
         return Drafter(shape, item.seed).to(item.device)
     drafter = load_exported(Path(item.init_dir), item.device)
-    free = {"block_size", "initializer_range", "max_position_embeddings"}  # nothing in the weights says them
-    if not shape.sliding_layers:
-        free.add("sliding_window")
-    for name, value in vars(shape).items():
-        own = getattr(drafter.shape, name)
-        if name not in free and own != value:
-            raise UserError(
-                f"training.init_from: {item.init_dir} has {name} {own}; this drafter would have {value}. "
-                "Change the training section to the published drafter's, or start without it."
-            )
+    require_same(Path(item.init_dir), drafter.shape, shape)
     drafter.shape = shape
     return drafter
 
@@ -197,12 +191,14 @@ def check(item: TrainItem, drafter: Drafter, target: FrozenTarget, data: Trainin
     """Before the first step: training, the captured states and serving must mean the same drafter.
 
     Raises:
-        UserError: with every difference on a line of its own.
+        UserError: with every difference on a line of its own, or there is nothing to learn.
     """
     problems = contract_of_item(item, drafter.shape, used_token_ids=used_token_ids(item, data))
     if item.labels != "sampled":
         problems += check_final_state(*greedy_agreement(target, data))
     require(problems)
+    if data.train and not data.teaches():
+        raise UserError(nothing_to_learn(len(data.train)))
 
 
 def used_token_ids(item: TrainItem, data: TrainingData) -> set[int]:
@@ -220,7 +216,11 @@ def greedy_agreement(target: FrozenTarget, data: TrainingData) -> tuple[int, int
 
 
 def drafter_shape(item: TrainItem, data: TrainingData, target: FrozenTarget) -> DrafterShape:
-    """The shape that an item asks for, with the mask token chosen or checked."""
+    """The shape that an item asks for, with the mask token chosen or checked.
+
+    Raises:
+        UserError: the mask token is none that can be one.
+    """
     vocab = target.embeddings_VH.shape[0]
     mask_token_id = item.mask_token_id
     if mask_token_id == AUTO_MASK_TOKEN and item.init_dir:
@@ -229,6 +229,11 @@ def drafter_shape(item: TrainItem, data: TrainingData, target: FrozenTarget) -> 
         mask_token_id = choose_mask_token(item.target_dir, used_token_ids(item, data), target.embeddings_VH)
     else:
         mask_token_id = check_mask_token(item.target_dir, mask_token_id, vocab)
+    if not finite(target.embeddings_VH[mask_token_id]):
+        raise UserError(
+            f"{item.target_dir}: embedding row {mask_token_id}, the mask token's, is no number (NaN or infinite). "
+            "Fetch the target again, or name another row with training.mask_token_id."
+        )
     return shape_for_target(
         item.target_dir,
         target_layer_ids=tuple(item.layer_ids),
@@ -307,3 +312,11 @@ def progress_message(item_id: str, report: Report, worker: int = 0) -> TrainProg
         own_steps=sums.steps,
         saved=report.saved,
     )
+
+
+def note_message(item_id: str, text: str, worker: int = 0) -> TrainProgress:
+    """A line for a person, as a message without figures."""
+    return TrainProgress(
+        item_id=item_id, step=0, steps=0, epoch=0, loss=0.0, lr=0.0, gradient_norm=0.0, by_category={},
+        tokens_per_s=0.0, acceptance={}, worker=worker, own_steps=0, note=text,
+    )  # fmt: skip

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from corpus.acceptance import nonsense
 from corpus.artefacts import sha256_file
 from corpus.errors import DamagedError
 from corpus.ledger.kept import keep_composition
@@ -321,8 +322,19 @@ def ingest_drafter(connection: Connection, workspace: Workspace, drafter_id: str
         for row in _json(folder / "acceptance.json"):
             values = {key: row[key] for key in ("build_id", "category", "measured_by", "drafts", "accepted_tokens")}
             sums = {key: row.get(key) for key in ("sum_drafts_sq", "sum_accepted_sq", "sum_cross")}  # not all have them
+            if wrong := nonsense(row, _block_size(body)):
+                raise DamagedError(
+                    f"{folder / 'acceptance.json'}: {wrong} ({row['measured_by']}, {row['category']}), which cannot "
+                    "have been measured. Remove the file and run `draftmill serve-check`."
+                )
             values |= {"rows": row["rows"], **sums, "measured_at": _time(row["measured_at"])}
             _insert(connection, "acceptance", {"drafter_id": drafter_id, **values})
+
+
+def _block_size(body: dict[str, Any]) -> int | None:
+    """Of a drafter, where its description says it."""
+    size = body["training"].get("block_size")
+    return size if isinstance(size, int) else None
 
 
 def ingest_run(connection: Connection, workspace: Workspace, run_id: str) -> None:

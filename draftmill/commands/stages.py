@@ -153,12 +153,13 @@ def train(
 ) -> None:
     """Train the drafter on the captured states, measure it on held-out rows, and export it for vLLM."""
     from draftmill import drafting, pipeline, stage_run
+    from draftmill.terminal import INDENT, laid_out
 
     session = _session(manifest, workspace, devices, limit)
     if dry_run:
         reader = stage_run.reader(session)
         plan = drafting.training_plan(session, reader, pipeline.build_plan(session, reader))
-        _print(drafting.training_lines(session, plan, reader))
+        _print(laid_out(drafting.training_lines(session, plan, reader), f"{'train':<{INDENT}}", " " * INDENT))
         return
     _with_build(session, "train", drafting.train_stage)
 
@@ -204,12 +205,13 @@ def serve_check(
     Beside it stands the offline estimate (a sequential walk over the same rows). Both are recorded in the ledger.
     """
     from draftmill import drafting, pipeline, stage_run
+    from draftmill.terminal import INDENT, laid_out
 
     session = _session(manifest, workspace, devices, limit)
     if dry_run:
         reader = stage_run.reader(session)
-        plan = drafting.training_plan(session, reader, pipeline.build_plan(session, reader))
-        _print([f"{plan.holdout_rows:,} held-out rows with drafter {drafter or plan.drafter_id}"])
+        told = drafting.serve_sentences(session, reader, pipeline.build_plan(session, reader), drafter)
+        _print(laid_out(told, f"{'serve':<{INDENT}}", " " * INDENT))
         return
     _with_build(session, "serve-check", lambda s, ledger, b: drafting.serve_stage(s, ledger, b, drafter))
 

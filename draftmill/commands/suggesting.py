@@ -36,8 +36,8 @@ def suggest(
         typer.Option(
             "--drafter",
             metavar="ID",
-            help="Whose acceptance lengths: its id, or the first digits. Default: the newest measured one of the "
-            "manifest's build.",
+            help="Whose acceptance lengths: its id, or the first digits. Default: the manifest's own, or else the "
+            "newest measured one of its build, which is said.",
         ),
     ] = None,
     out: Annotated[

@@ -378,7 +378,8 @@ def test_a_model_on_a_hub_that_is_not_there(world: Any) -> None:
     path = world.write(target={"model": "owner/model"}, filters={"prompt_tokens": 9})
     done = draftmill(NOBODY, world.root, "build", str(path), "-w", "ws")
     assert done.returncode == 2, done.stderr
-    assert "target owner/model: no such folder, and the Hub cannot be asked (" in done.stderr
+    assert "target owner/model: there is no folder " in done.stderr
+    assert "owner/model, and the Hub cannot be asked (" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

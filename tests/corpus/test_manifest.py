@@ -189,7 +189,8 @@ WRONG_VALUES = [
     (("decontaminate", "against"), [], "decontaminate.against is []", "must hold at least 1"),
     (("engine", "max_num_seqs"), "lots", 'engine.max_num_seqs is "lots"', "an integer or auto is expected"),
     (("extraction", "layers"), ["a"], 'extraction.layers[0] is "a"', "integer"),
-    (("training", "gamma"), 0, "training.gamma is 0", "must be above 0"),
+    (("training", "gamma"), 0, "training.gamma is 0", "must be at least 0.01"),
+    (("training", "learning_rate"), 1e300, "training.learning_rate is 1e+300", "must be at most 1"),
 ]
 
 
@@ -547,3 +548,33 @@ def test_a_manifest_is_frozen() -> None:
     manifest = parse_manifest(json.dumps(small()), "m")
     with pytest.raises(ValidationError, match="frozen"):
         manifest.mix.total = 3  # type: ignore[misc]
+
+
+def refusals(text: str) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        parse_manifest(text, "mix.yaml")
+    return str(caught.value).splitlines()
+
+
+def test_every_unknown_key_has_a_line_of_its_own_and_the_rest_are_counted() -> None:
+    text = ON_LINES.replace("total: 10", "totl: 10").replace("path: code", "licence: mit\n    path: code")
+    lines = refusals(text)
+    assert [line.split(" is not a known key")[0].split(": ")[-1] for line in lines] == [
+        "mix.totl", "sources[0] (code).licence",
+    ]  # fmt: skip
+    assert lines[0].endswith("(line 3)")
+    body = small()
+    body["mix"] |= {f"key{i}": i for i in range(7)}
+    body["dedup"] = {"exact": 3}
+    lines = refusals(json.dumps(body))
+    assert len(lines) == 5
+    assert [line.endswith("more)") for line in lines] == [False] * 4 + [True]
+    assert lines[-1].endswith("(3 more)")
+
+
+@pytest.mark.parametrize(("key", "word"), [(False, "off"), (True, "on")])
+def test_on_and_off_that_a_tool_made_a_boolean_of_are_told_to_be_quoted(key: bool, word: str) -> None:
+    body = small() | {"generation": {"thinking": {key: {"temperature": 0.5}}}}
+    said = refusal(json.dumps(body))
+    assert f'turn the word {word} into {str(key).lower()}: quote it, `"{word}":`.' in said
+    assert "turn the word" not in refusal(json.dumps(small() | {"generation": {"false": 1}}))

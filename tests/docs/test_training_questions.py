@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 
 from corpus.ledger.query import query
@@ -65,6 +64,7 @@ def test_two_drafters_stand_side_by_side(trained: World) -> None:
     answer = query(trained.workspace, question("Acceptance length by category of the two newest drafters"))
     assert answer["category"].to_list() == ["coding", "math"]
     assert answer["measured_by"].to_list() == ["walk", "walk"]
+    assert answer.select("old", "new").rows() == [("old", "new")] * 2
     assert answer["before"].to_list() == [2.0, 2.5], "on the build that it was trained on, not on another"
     assert answer["now"].to_list() == [3.0, 3.5]
     bounds = answer.select("before_low", "before_high", "now_low", "now_high")
@@ -73,11 +73,20 @@ def test_two_drafters_stand_side_by_side(trained: World) -> None:
 
 def test_agreement_is_that_of_the_last_step(trained: World) -> None:
     answer = query(trained.workspace, question("How often do the sampled token"))
-    assert answer.filter(pl.col("drafter_id") == "new").select("category", "agreement").rows() == [
-        ("coding", 0.75),
-        ("math", 0.85),
-    ]
-    assert answer.height == 4
+    assert answer.rows() == [("coding", 0.75), ("math", 0.85)], "of the newest drafter alone"
+
+
+def test_loss_and_tau_go_over_the_steps_of_the_newest_drafter(trained: World) -> None:
+    with open_ledger(trained.workspace, "test") as ledger:
+        for drafter, step, metric, category, value in (
+            ("new", 10, "loss", None, 2.0), ("new", 10, "loss", "coding", 9.0), ("new", 20, "loss", None, 1.0),
+            ("new", 20, "walk_acceptance_length", "coding", 2.0), ("new", 20, "walk_acceptance_length", "math", 3.0),
+            ("old", 20, "loss", None, 7.0), ("new", 30, "gradient_norm", None, 1.0),
+        ):  # fmt: skip
+            values = (drafter, step, metric, category, value)
+            insert(ledger, "INSERT INTO train_metrics VALUES (?, ?, 1, ?, ?, ?)", *values)
+    answer = query(trained.workspace, question("How do loss and held-out"))
+    assert answer.rows() == [(10, 2.0, None), (20, 1.0, 2.5)]
 
 
 @pytest.mark.parametrize("asked", QUESTIONS)

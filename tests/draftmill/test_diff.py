@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from corpus.building import commit_build, selected_rows, taken_groups
 from corpus.errors import UserError
+from corpus.identity import drafter_id
 from corpus.ledger.query import query
 from corpus.ledger.writer import LedgerWriter, open_ledger
 from corpus.manifest import Manifest
@@ -26,7 +27,7 @@ from corpus.manifest_file import parse_manifest
 from corpus.records import decode_prompt
 from corpus.reuse import ImportedConversation
 from draftmill.app import run_app
-from draftmill.changes import SourceRead, depth_changes, manifest_changes, recipe_changes
+from draftmill.changes import SourceRead, depth_changes, manifest_changes, recipe_changes, training_changes
 from draftmill.differing import DiffPlan, Rate, plan_diff
 from draftmill.session import Session
 from draftmill.taken import light_rows, taken_by_files
@@ -584,3 +585,25 @@ def test_an_empty_workspace_knows_nothing_and_stays_without_builds(world: Any, c
     assert table(said.out)["all"][:5] == ["22", "0", "0", "0", "22"]
     assert f"at most {22 * 64:,} tokens: hours unknown" in said.out
     assert {path.name for path in Path(world.workspace.root).iterdir()} == {"cache", "candidates", "pools"}
+
+
+def trained_as(**training: Any) -> Manifest:
+    body = manifest().model_dump(mode="json") | {"training": training}
+    return parse_manifest(json.dumps(body), "m")
+
+
+@given(
+    one=st.sampled_from([{}, {"feed": "live"}]),
+    edit=st.sampled_from(
+        [
+            {"learning_rate": 1e-3}, {"epochs": 2}, {"checkpoint_every": 9}, {"activation_checkpointing": True},
+            {"live": {"average_every": 9}}, {"live": {"queue_gb": 1.0}}, {"d_pace_alpha": 0.25}, {"feed": "live"},
+        ]
+    ),
+)  # fmt: skip
+def test_diff_says_of_an_edit_whether_another_drafter_follows(one: dict[str, Any], edit: dict[str, Any]) -> None:
+    before, after = trained_as(**one), trained_as(**one, **{k: v for k, v in edit.items() if k not in one})
+    ids = [drafter_id("b", ["r"], "c", m.training.model_dump(mode="json") | {"seed": 0}) for m in (before, after)]
+    said = " ".join(training_changes(before, after))
+    assert ("another drafter" in said) == (ids[0] != ids[1])
+    assert ("drafter stays" in said) == (ids[0] == ids[1] and before != after)

@@ -138,14 +138,14 @@ def test_an_exported_folder_has_a_card_of_now_and_its_formats_config(
     assert "dflash" in data["tags"]
     assert "base_model" not in data, "a folder of this machine is no model of the Hub"
     found = figures(text)
-    assert found["coding", "served"] == ["2.98", "", "50", "4"]
+    assert found["coding", "served"] == ["2.98", "(few rows)", "50", "4"]
     assert found["coding", "sequential"][::2] == ["3.00", "40"]
     assert found["general", "sequential"][0] == "1.50"
     assert found["all, pooled", "sequential"][0] == "2.10"
     assert " to " in found["coding", "sequential"][1]
     for words in (
         "| code | `code.jsonl` |", "| mit | 6 |", "| mit | 2 |", "| coding | 50.0% |", "thinking on | 25% of prompts",
-        f"`{trained.plan.build_id}`", '"num_speculative_tokens": 3', "vllm serve model",
+        f"`{trained.plan.build_id}`", '"num_speculative_tokens": 3', "vllm serve TARGET_FOLDER",
     ):  # fmt: skip
         assert words in text, words
     assert ("sglang.launch_server" in text) == (form == "zlab")
@@ -241,3 +241,44 @@ def test_a_hub_that_is_not_there_is_one_line(trained: Trained, online: str, caps
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     assert trained.run("push-drafter", "--repo", "me/demo") == 2
     assert "Is the Hub reachable (HF_ENDPOINT)?" in capsys.readouterr().err
+
+
+def test_only_what_the_description_lists_is_sent_and_an_edited_card_stops_nothing(
+    trained: Trained, online: str, tmp_path: Path
+) -> None:
+    export = trained.folder / "export"
+    card = (export / "README.md").read_text()
+    (export / "notes.txt").write_text("a secret")
+    (export / "private").mkdir()
+    (export / "README.md").write_text("edited by hand")
+    listed = {"README.md", "config.json", "model.safetensors"}
+    try:
+        assert trained.run("export", "--out", str(tmp_path / "a")) == 0
+        assert {path.name for path in (tmp_path / "a").iterdir()} == listed
+        assert "edited by hand" not in (tmp_path / "a" / "README.md").read_text()
+        assert trained.run("push-drafter", "--repo", "me/demo") == 0
+        assert set(Hub.files) == listed
+    finally:
+        (export / "notes.txt").unlink()
+        (export / "private").rmdir()
+        (export / "README.md").write_text(card)
+
+
+def test_a_dry_run_lists_what_is_sent_and_nothing_else(trained: Trained, capsys: Any) -> None:
+    (trained.folder / "export" / "notes.txt").write_text("a secret")
+    try:
+        assert trained.run("push-drafter", "--repo", "me/demo", "--dry-run") == 0
+    finally:
+        (trained.folder / "export" / "notes.txt").unlink()
+    assert "notes" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("place", ["file/below", "x" * 250, "/proc/x", "link"])
+def test_a_place_that_is_none_is_one_line(trained: Trained, tmp_path: Path, place: str, capsys: Any) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to("gone")
+    assert trained.run("export", "--out", str(tmp_path / place)) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"draftmill: {tmp_path / place}: ")
+    assert "Traceback" not in error
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]

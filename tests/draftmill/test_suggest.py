@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 
 from corpus.building import commit_build
+from corpus.errors import DamagedError
 from corpus.ledger.ingest import ingest_drafter, ingest_response_plan
 from corpus.ledger.writer import open_ledger
 from corpus.manifest_file import load_manifest
+from draftmill import suggesting
 from draftmill.app import run_app
+from draftmill.suggesting import OwnDrafter
+from training.begun import Asked
 
 World = Any  # tests/conftest.py makes it
 
@@ -226,3 +230,99 @@ def test_where_nothing_was_measured_it_says_what_to_run(world: World, capsys: An
     build(world)
     assert suggest(world, path) == 2
     assert re.search(r"nothing is measured of a drafter of .*mix\.yaml.*`draftmill train`", capsys.readouterr().err)
+
+
+def test_traffic_of_any_size_counts_by_its_shares(world: World, capsys: Any) -> None:
+    path, build_id = build(world)
+    enter(world, build_id, "d1", SKEWED)
+    said = []
+    for weight in ("1e308", "1", "1e-320"):
+        traffic = [f"--traffic={name}={weight}" for name in ("coding", "general", "math")]
+        assert suggest(world, path, "--dry-run", *traffic) == 0
+        said.append(capsys.readouterr())
+    assert said[0] == said[1] == said[2]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"accepted_tokens": -5}, "accepted_tokens is -5"),
+        ({"drafts": -5}, "drafts is -5"),
+        ({"drafts": 0}, "accepted tokens of no draft"),
+        ({"drafts": True}, "drafts is True"),
+        ({"drafts": 10**30}, f"drafts is {10**30}"),
+        ({"rows": 1.5}, "rows is 1.5"),
+        ({"sum_cross": float("nan")}, "sum_cross is nan"),
+        ({"accepted_tokens": 15_001}, "15,001 accepted tokens of 5,000 drafts of 3"),
+    ],
+)
+def test_what_nobody_can_have_measured_is_refused_when_it_is_entered(
+    world: World, change: Row, why: str, caplog: Any, capsys: Any
+) -> None:
+    path, build_id = build(world)
+    enter(world, build_id, "d1", SKEWED)
+    folder = world.workspace.drafter("d1")
+    body = json.loads((folder / "drafter.json").read_text())
+    body["training"]["block_size"] = 4
+    (folder / "drafter.json").write_text(json.dumps(body))
+    rows = json.loads((folder / "acceptance.json").read_text())
+    (folder / "acceptance.json").write_text(json.dumps([rows[0] | change, *rows[1:]]))
+    with (
+        open_ledger(world.workspace, "test") as ledger,
+        pytest.raises(DamagedError, match=r"acceptance\.json") as caught,
+    ):
+        ledger.call(lambda connection: ingest_drafter(connection, world.workspace, "d1"))
+    assert why in str(caught.value)
+    assert "\n" not in str(caught.value)
+    caplog.clear()
+    assert run_app(["ledger", "rebuild", "-w", str(world.workspace.root)]) == 0
+    assert any(why in record.getMessage() for record in caplog.records)
+    assert suggest(world, path, "--dry-run") == 2
+    assert "nothing is measured" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("accepted", [-1_000_000, -1])
+def test_an_older_ledger_that_holds_what_cannot_be_is_refused(
+    world: World, accepted: int, capsys: Any, monkeypatch: Any
+) -> None:
+    path, build_id = build(world)
+    monkeypatch.setattr("corpus.ledger.ingest.nonsense", lambda *_: "")
+    enter(world, build_id, "d1", [SKEWED[0] | {"accepted_tokens": accepted}, *SKEWED[1:]])
+    assert suggest(world, path, "--dry-run") == 2
+    error = capsys.readouterr().err
+    assert re.search(r"drafter d1 has an acceptance length of -?[\d.e+]+ in coding by walk, which cannot be\. ", error)
+    assert error.count("\n") == 1
+
+
+def test_an_interval_of_fewer_than_five_rows_decides_nothing(world: World, capsys: Any) -> None:
+    path, build_id = build(world)
+    rows = [measured("coding", 4.2), measured("general", 2.4), measured("math", 1.2, rows=4, spread=0.0)]
+    enter(world, build_id, "aaaaaa111111", rows)
+    assert suggest(world, path, "--dry-run") == 0
+    assert re.search(r"math .* left: few rows", capsys.readouterr().out)
+    enter(world, build_id, "bbbbbb111111", [*rows[:2], measured("math", 1.2, rows=5, spread=0.0)])
+    assert suggest(world, path, "--dry-run", "--drafter", "bbbbbb") == 0
+    assert "few rows" not in capsys.readouterr().out
+
+
+def test_the_manifests_own_drafter_is_taken_where_it_is_measured_else_another_is_said_loudly(
+    world: World, capsys: Any, monkeypatch: Any
+) -> None:
+    path, build_id = build(world)
+    enter(world, build_id, "aaaaaa111111", SKEWED)
+    enter(world, build_id, "bbbbbb111111", [measured("coding", 3.0)])
+    asked = Asked({"learning_rate": 1.0}, 9, "", "c")
+    monkeypatch.setattr(suggesting, "own_drafter", lambda *_: OwnDrafter("bbbbbb111111", asked))
+    assert suggest(world, path, "--dry-run") == 0
+    shown = capsys.readouterr().out
+    assert "drafter bbbbbb111111 on build" in shown
+    assert "NOTE" not in shown
+    monkeypatch.setattr(suggesting, "own_drafter", lambda *_: OwnDrafter("cccccc111111", asked))
+    assert suggest(world, path, "--dry-run") == 0
+    shown = capsys.readouterr().out
+    said = " ".join(shown.split())
+    assert "NOTE: the manifest's own drafter cccccc111111 is not measured; drafter aaaaaa111111 is the newest" in said
+    assert "it differs in" in said
+    assert max(map(len, shown.splitlines())) <= 80
+    assert suggest(world, path, "--dry-run", "--drafter", "bbbbbb") == 0
+    assert "NOTE" not in capsys.readouterr().out

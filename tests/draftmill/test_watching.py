@@ -10,6 +10,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,6 +39,7 @@ from draftmill.status import status_lines
 from draftmill.terminal import GenerationScreen
 from draftmill.watching import WatchScreen, watch
 from generation.progress import CategoryProgress, EngineProgress, Progress, publish_progress
+from training.headway import Headway, publish_headway
 
 World = Any
 
@@ -262,6 +264,33 @@ def test_status_shows_the_line_of_a_run_that_goes_on(running: Running) -> None:
     lines = status_lines(workspace)
     assert lines[-1] == "generate: 6 of 22 answers (27.3%), 34 tok/s, 1 rejected, 0:20 ± 0:03 min left"
     assert everything(workspace.root) == before
+
+
+def test_training_is_followed_and_an_unfinished_drafter_is_listed(running: Running) -> None:
+    workspace, _ = running
+    stage = Stage(workspace, "train")
+    own = Headway(drafter_id="d" * 24, step=90, steps=360, first_step=0, updated_at=time.time())
+    publish_headway(stage.folder, own)
+    assert re.fullmatch(r"train: 0:0\d so far", status_lines(workspace)[-1])
+    told = msgspec.structs.replace(own, loss=0.5, tokens_per_s=16_000.0, left_s=125.9, best_step=60, best_tau=2.125)
+    publish_headway(stage.folder, told)
+    line = status_lines(workspace)[-1]
+    assert re.fullmatch(r"train: step 90 of 360, loss 0\.500, 16,000 tok/s, 2:0\d left, best τ 2\.12 at 60", line)
+    folder = workspace.drafter("d" * 24)
+    folder.mkdir(parents=True)
+    body = {"build_id": "b" * 24, "capture_id": "c", "training": {}, "rows": 9, "steps": 360}
+    (folder / "begun.json").write_text(json.dumps(body))
+    listed = f"unfinished drafter {'d' * 24} of bbbbbbbb: step 0 of 360"
+    assert listed in status_lines(workspace)
+    assert len(listed) <= 80
+    stage.end("stopped")
+    run = read_run(stage.folder)
+    assert run is not None
+    said = ended_line(run, time.time())
+    assert said == "train stopped after 0:00: step 90 of 360, best τ 2.12 at 60. The same command resumes."
+    (folder / "drafter.json").write_text(json.dumps(body))
+    assert listed not in status_lines(workspace)
+    shutil.rmtree(folder)
 
 
 def test_files_that_are_not_ours_are_passed_over(built: World) -> None:

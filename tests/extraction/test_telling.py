@@ -315,8 +315,11 @@ def test_the_last_lines_fit_a_terminal_and_say_the_rate(told: Answered, capsys: 
     assert run_app(told.command(told.write(2, 6))) == 0
     lines = capsys.readouterr().err.splitlines()
     assert max(map(len, lines)) <= WIDTH
-    assert re.fullmatch(r" {11}captured in \d:\d\d \([\d,]+ tokens/s once started\)", lines[-2])
-    assert re.fullmatch(r" {11}\d+ batch.*, padding \d+\.\d%", lines[-1])
+    (captured,) = [line for line in lines if re.match(r" {11}captured in \d", line)]
+    assert re.fullmatch(r" {11}captured in \d:\d\d \([\d,]+ tokens/s once started\)", captured)
+    batches = [line for line in lines if re.fullmatch(r" {11}\d+ batch.*, padding \d+\.\d%", line)]
+    assert batches
+    assert len(batches) == len(set(batches)), "what was announced is not said again where it came so"
 
 
 def test_the_screen_keeps_saying_that_it_stops(capsys: pytest.CaptureFixture[str]) -> None:

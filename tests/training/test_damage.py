@@ -18,7 +18,7 @@ from training.checkpoint import load_weights
 from training.data import TrainingData
 from training.messages import TrainItem
 from training.record import add_acceptance, read_acceptance, read_metrics, write_metrics
-from training.run import is_trained
+from training.run import exported_files, is_trained, stopped
 
 
 def flip(path: Path) -> None:
@@ -35,12 +35,16 @@ def test_a_changed_bit_of_a_checkpoint_is_found(item: TrainItem, tmp_path: Path,
         (tmp_path / "step-00000002" / name).write_text("{half")
     else:
         flip(tmp_path / "step-00000002" / name)
-    with pytest.raises(UserError, match=r"a damaged checkpoint \(\w+\)\. Remove it and run again"):
+    folder = tmp_path / "step-00000002"
+    with pytest.raises(
+        UserError, match=r"a damaged checkpoint \(.+\)\. Remove .* and run again: .*begins anew"
+    ) as caught:
         run(item, tmp_path)
+    assert str(caught.value).startswith(f"{folder / name}: ")
 
 
 def test_a_best_checkpoint_that_is_gone_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"the best checkpoint is gone or damaged .*Remove .*checkpoints and train"):
+    with pytest.raises(UserError, match=r"the best checkpoint is gone or damaged .*nothing is trained twice"):
         load_weights(tmp_path / "checkpoints" / "step-00000002", None)
 
 
@@ -88,17 +92,48 @@ def test_a_drafter_is_trained_only_while_its_files_are_what_was_written(tmp_path
     workspace = Workspace(tmp_path)
     folder = workspace.drafter("d")
     (folder / "export").mkdir(parents=True)
-    weights = folder / "export" / "model.safetensors"
+    weights, card = folder / "export" / "model.safetensors", folder / "export" / "README.md"
     weights.write_bytes(b"weights")
-    described = {"training": {"mask_token_id": 1}, "files": {"export/model.safetensors": sha256_file(weights)}}
+    card.write_text("card")
+    files = {f"export/{path.name}": sha256_file(path) for path in (weights, card)}
+    described = {"training": {"mask_token_id": 1}, "files": files}
     (folder / "drafter.json").write_text(json.dumps(described))
     ledger = cast(Any, SimpleNamespace(workspace=workspace, rows=lambda *_: [(1,)]))
     plan = cast(Any, SimpleNamespace(drafter_id="d"))
     assert is_trained(plan, ledger)
+    card.write_text("edited")
+    assert is_trained(plan, ledger)
+    card.unlink()
+    assert is_trained(plan, ledger)
+    assert exported_files(folder) == ["model.safetensors"]
     flip(weights)
     assert not is_trained(plan, ledger)
     weights.unlink()
     assert not is_trained(plan, ledger)
-    for text in ("", "[1]", "{half", '{"training": {}}'):
+    for text in ("", "[1]", "{half", '{"training": {}}', '{"training": {"mask_token_id": 1}, "files": {}}'):
         (folder / "drafter.json").write_text(text)
         assert not is_trained(plan, ledger)
+        with pytest.raises(DamagedError, match=r"drafter.json: damaged\. Run `draftmill train`"):
+            exported_files(folder)
+    (folder / "drafter.json").write_text('{"files": {"export/../../secret": "0"}}')
+    with pytest.raises(DamagedError):
+        exported_files(folder)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("DamagedError: a: cut. Remove it.", "training stopped: a: cut. Remove it. No checkpoint was written yet."),
+        ("d 0 on cpu:0 failed: UserError: x. Do y (its log is l)",
+         "training stopped: d 0 on cpu:0 failed: x. Do y (its log is l). No checkpoint was written yet."),
+        ("ValueError: odd", "training stopped: ValueError: odd. Go on. No checkpoint was written yet."),
+    ],
+)  # fmt: skip
+def test_how_a_run_ended_is_sentences_with_one_end_each(tmp_path: Path, told: str, said: str) -> None:
+    assert stopped(told, tmp_path / "checkpoints", again="Go on.") == said
+
+
+def test_what_is_kept_is_said_where_there_is_something(item: TrainItem, tmp_path: Path) -> None:  # noqa: F811
+    with pytest.raises(Retryable):
+        run(item, tmp_path, stop_after=3)
+    assert stopped("UserError: x.", tmp_path) == "training stopped: x. The checkpoint of step 3 is kept."

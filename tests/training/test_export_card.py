@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,21 @@ from huggingface_hub import ModelCard
 from corpus.errors import UserError
 from corpus.manifest import Target
 from corpus.target import ResolvedTarget
-from training.card import CardFacts, Source, card_text, is_on_hub, sampling_lines, target_license, target_name
+from training.card import (
+    CardFacts,
+    Init,
+    Source,
+    Trained,
+    card_text,
+    is_on_hub,
+    sampling_lines,
+    target_license,
+    target_name,
+    training_lines,
+)
+from training.messages import AcceptanceRow, TrainRow
+from training.plan import TrainingPlan
+from training.record import acceptance_rows
 from training.shape import DrafterShape, to_zlab_config
 
 SHAPE = DrafterShape(64, 96, 4, 2, 16, 97, 1e-6, 1e4, 512, 0.02, 2, 2, 2048, 16, 90, 8, (1, 3, 5))
@@ -96,3 +111,59 @@ def test_sampling_is_said_as_the_manifest_has_it(world: Any) -> None:
     assert lines["most tokens of an answer"] == "4,096 (keep what is cut)"
     greedy = dict(sampling_lines(world.manifest(generation={"thinking": {"share": 0.0}})))
     assert "sampling, thinking on" not in greedy
+
+
+def card(**changes: Any) -> str:
+    return card_text(to_zlab_config(SHAPE, "bfloat16"), replace(facts("mit", "mit"), **changes), [])
+
+
+def test_the_drafter_that_it_started_from_is_named_and_its_licence_counts() -> None:
+    init = Init("org/drafter", "c0ffee", "apache-2.0")
+    text = card(init=init)
+    assert "| started from | `org/drafter` at `c0ffee`, licence: apache-2.0 |" in text
+    assert ModelCard(text).data.to_dict()["license"] == "other"
+    unknown = card(init=replace(init, license=None))
+    assert "license" not in ModelCard(unknown).data.to_dict()
+
+
+def test_datasets_are_those_of_the_hub_alone() -> None:
+    there = Source("a", "org/data train", "abc", "mit", 9)
+    local = Source("b", "chats/agent.jsonl train", "abc", "mit", 9, on_hub=False)
+    spelled = Source("c", "hf://datasets/org/more@main/x.jsonl train", "abc", "mit", 9)
+    header = ModelCard(card(sources=(there, local, spelled))).data.to_dict()
+    assert header["datasets"] == ["org/data", "org/more"]
+    assert "datasets" not in ModelCard(card(sources=(local,))).data.to_dict()
+
+
+def test_a_local_target_is_served_from_a_folder_and_not_by_its_name() -> None:
+    text = card(target="mine", on_hub=False)
+    assert "# A DFlash drafter for mine, a model that is not on the Hub" in text
+    assert "vllm serve TARGET_FOLDER" in text
+    assert "vllm serve mine" not in text
+
+
+def test_what_compares_with_serving_stands_first_and_few_rows_are_marked() -> None:
+    names = ("anchors", "ddtree_8", "walk", "vllm")
+    rows = [
+        acceptance_rows("b", [AcceptanceRow(name, "coding", 10, 10, few, 0, 30, 30, 30)], "2026-01-01T00:00:00+00:00")
+        for name, few in zip(names, (9, 9, 3, 9), strict=True)
+    ]
+    text = card_text(to_zlab_config(SHAPE, "bfloat16"), facts("mit", "mit"), [row for own in rows for row in own])
+    order = ("served by vLLM", "sequential walk", "Measured in other ways", "tree of 8")
+    places = [text.index(words) for words in order]
+    assert places == sorted(places)
+    (walk,) = [line for line in text.splitlines() if "sequential walk over" in line]
+    assert "(few rows)" in walk
+    assert text.count("(few rows)") == 1
+
+
+def test_the_recipe_says_what_auto_came_to_and_which_checkpoint_it_is(world: Any) -> None:
+    manifest = world.manifest(training={"weight_decay": 0.1, "gradient_accumulation": 2})
+    own = tuple(TrainRow(i, f"r{i}", "coding", "s", i > 1, i == 8) for i in range(9))
+    plan = TrainingPlan("d", "b", "cap", (1,), 3, {"a": own}, 0)
+    lines = dict(training_lines(plan, manifest, Trained(360, 300, 1024)))
+    assert lines["labels"] == "auto: teacher for 6 greedy rows, sampled for 2 rows"
+    assert lines["steps, exported checkpoint"] == "360, step 300 (best walk on held-out rows)"
+    assert lines["tokens a pack, packs a step"] == "1024, 2"
+    assert lines["weight decay, gradient clip"] == "0.1, 1"
+    assert dict(training_lines(plan, manifest))["tokens a pack, packs a step"] == "auto, 2"

@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from corpus.errors import Retryable, UserError
+from corpus.errors import DamagedError, Retryable, UserError
 from corpus.shard_writer import write_shard
-from corpus.shards import CapturedRow, ShardReader
-from tests.training.tiny_data import make_item
+from corpus.shards import ShardReader
+from tests.training.tiny_data import PROMPTS, make_item
 from training.averaging import Alone
 from training.data import TrainingData
 from training.dflash import Drafter
@@ -207,28 +207,43 @@ def test_fingerprint(item: TrainItem) -> None:
     assert msgspec.structs.replace(item, shards=fewer).fingerprint() != item.fingerprint()
 
 
-def damaged(item: TrainItem, folder: Path, value: float) -> TrainItem:
-    """The item over a shard whose first row has states of `value`."""
+def damaged(item: TrainItem, folder: Path, value: float, *, row: int = 0, layer: slice = slice(None)) -> TrainItem:
+    """The item over a shard of which one row has states of `value`."""
     shard = item.shards[0]
     with ShardReader(Path(shard.path)) as reader:
         rows, meta = list(reader), reader.meta
-    first = rows[0]
-    rows[0] = CapturedRow(
-        first.response_id, first.input_ids_T, first.loss_mask_T, torch.full_like(first.states_TNH, value)
-    )
+    rows[row].states_TNH[:, layer] = value
     path = write_shard(folder / "hidden.safetensors", rows, meta).path
     return msgspec.structs.replace(item, shards=[msgspec.structs.replace(shard, path=str(path))])
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("layer", [slice(0, 1), slice(-1, None)])
+@pytest.mark.parametrize("row", [0, PROMPTS - 1])
+def test_states_that_are_no_numbers_stop_it_and_name_the_row(
+    item: TrainItem, tmp_path: Path, row: int, layer: slice, value: float
+) -> None:
+    bad = damaged(item, tmp_path, value, row=row, layer=layer)
+    with pytest.raises(
+        DamagedError, match=rf"row {row}, response r{row:02d}, has states that are no numbers"
+    ) as caught:
+        run(msgspec.structs.replace(bad, checkpoint_every=1), tmp_path / "run")
+    assert str(caught.value).startswith(bad.shards[0].path)
+    assert "\n" not in str(caught.value)
+
+
+def test_finite_states_of_which_the_drafter_makes_none_are_not_measured(item: TrainItem, tmp_path: Path) -> None:
+    bad = damaged(item, tmp_path, 3e38, row=PROMPTS - 1)
+    with pytest.raises(UserError, match=rf"held-out response r{PROMPTS - 1:02d}: the drafter's output is no number"):
+        run(msgspec.structs.replace(bad, checkpoint_every=1), tmp_path / "run")
+
+
 def test_no_number_stops_and_names_the_rows(item: TrainItem, tmp_path: Path) -> None:
-    bad = damaged(item, tmp_path, float("nan"))
-    bad = msgspec.structs.replace(bad, checkpoint_every=1, tokens_per_batch=30)
-    with pytest.raises(UserError, match=r"the loss is nan .* r00\. Look") as caught:
+    bad = msgspec.structs.replace(item, checkpoint_every=99, tokens_per_batch=30, learning_rate=1e30, warmup=0.0)
+    with pytest.raises(UserError, match=r"the loss is (nan|inf) .* Rows of this step: r\d\d\. Look") as caught:
         run(bad, tmp_path / "run")
     assert "\n" not in str(caught.value)
-    for path in (tmp_path / "run").glob("step-*"):
-        weights = load_file(str(path / "drafter.safetensors"))
-        assert all(torch.isfinite(tensor).all() for tensor in weights.values())
+    assert not (tmp_path / "run").exists(), "weights that are no numbers are not saved"
 
 
 def test_a_greedy_drafter_overfits_and_beats_the_untrained_one(item: TrainItem, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from training.anchors import candidates, draw_anchors, label_counts
 from training.loop import learning_rate
 from training.mask_token import check_mask_token, choose_mask_token
 from training.pack import epoch_order, epoch_packs, pack, position_ids
+from training.plan import plan_training
 
 MASKS = st.lists(st.integers(0, 1), max_size=60)
 
@@ -98,3 +101,23 @@ def test_mask_token_is_never_used_ended_padded_or_empty(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="mask_token_id"):
             check_mask_token(folder, bad, 30)
     assert check_mask_token(folder, 23, 30) == 23
+
+
+def ledger_of(answers: list[int]) -> Any:
+    """A ledger whose build has captured rows with answers of so many tokens, and one that is held out."""
+    rows = [
+        (f"r{i:02d}", "coding", "s", i == len(answers), True, "a", i, "b", i, 5 + tokens, False, tokens)
+        for i, tokens in enumerate([*answers, 9])
+    ]
+    return SimpleNamespace(rows=lambda *_: rows)
+
+
+@pytest.mark.parametrize("feed", ["shards", "live"])
+def test_answers_of_one_token_are_counted_and_never_trained_on_alone(world: Any, feed: str) -> None:
+    manifest = world.manifest(training={"feed": feed})
+    plan = plan_training(manifest, "b", "c", (1, 3), ledger_of([1, 7, 1, 2]))
+    assert (plan.training_rows, plan.silent_rows) == (4, 2)
+    assert "2 of 4 answers are of one token: nothing to learn from them" in plan.lines()
+    assert not any("one token" in line for line in plan_training(manifest, "b", "c", (1,), ledger_of([2, 3])).lines())
+    with pytest.raises(UserError, match=r"all 3 training rows are answers of one token.* Raise generation\.max_tokens"):
+        plan_training(manifest, "b", "c", (1, 3), ledger_of([1, 1, 1]))
