@@ -63,7 +63,7 @@ def test_a_quoted_message_is_one_of_the_code(message: str) -> None:
         (["build", "no-source.yaml"], "… is a category that no source gives…"),
         (["build", "no-file.yaml"], "…: path …: no file there…"),
         (["build", "large.yaml"], "…: too few prompts; nothing was built."),
-        (["generate", "mix.yaml", "--devices", "cuda:7"], "devices: … names …, and this machine has …"),
+        (["generate", "mix.yaml", "--devices", "cuda:7"], "devices: there is no …; this machine has …"),
         (["composition", "-w", "nowhere"], "…: holds no published ledger. …"),
         (["audit", "code.jsonl", "--fail-on-skew", "5%"], "audit: --fail-on-skew needs intended shares; …"),
     ],
