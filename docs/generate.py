@@ -146,7 +146,11 @@ def hardware_page() -> str:
         "them by its own rates. What is read of the sources, downloads and the time of a person are not in it.",
         "",
         "As a check: the corpus of 900,000 prompts that this project began with was reckoned by hand at 13 hours on 7 B200, about 350 USD, for the",
-        "answers. `draftmill plan` gives a range with 13 hours in it, from 2.2 to 3 at its own assumption of 500 tokens an answer.",
+        "answers. `draftmill plan` gives 2.2 hours there at its own assumption of 500 tokens an answer, in a range from 40 minutes to 19 hours.",
+        "",
+        "Lengths are measured where the target itself answered here, and at most 5% of a category's answers were cut shorter than the manifest's",
+        "`max_tokens`; what another model wrote, or what was cut, is an assumption with its range. Where neither the target's folder nor the Hub is at",
+        "hand, `--config FILE` names its config.json: parameters are then counted as transformers would build the model.",
     ]
     return "\n".join(lines) + "\n"
 

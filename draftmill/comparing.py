@@ -121,6 +121,16 @@ def _answers(side: Side, target: ResolvedTarget, workspace: Workspace) -> pl.Dat
     return plan.answers
 
 
+def planned_answers(session: Session, build: Known) -> pl.DataFrame:
+    """Answers that a build wants, by category and state, as `draftmill generate` would plan them now.
+
+    Raises:
+        UserError: the target cannot be found, or the build's files cannot be read.
+    """
+    side = _built(session.workspace, build)
+    return _answers(side, session.target, session.workspace).select("category", "state")
+
+
 def _read(workspace: Workspace) -> LedgerReader:
     """What is published. Held by nobody else: a snapshot is open once at a time."""
     return LedgerReader(workspace)

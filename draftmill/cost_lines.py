@@ -40,6 +40,11 @@ def number(value: float) -> str:
     return f"{value:.3g}" if value >= 0.01 else "<0.01"
 
 
+def count(value: float) -> str:
+    """Whole things, short where there are many."""
+    return number(round(value))
+
+
 def sized(value: float) -> str:
     """Bytes, decimal."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
@@ -48,10 +53,18 @@ def sized(value: float) -> str:
     return f"{value / 1e3:.3g} kB" if value >= 1e3 else "0" if value < 1 else "<1 kB"
 
 
+def duration(hours: float) -> str:
+    """A time for a person: 13 h, 50 min, 20 s."""
+    if hours >= 1:
+        return f"{number(hours)} h"
+    minutes = hours * 60
+    return f"{minutes:.0f} min" if minutes >= 1 else f"{minutes * 60:.0f} s" if hours else "0"
+
+
 def _needs(needs: Sequence[CategoryNeed]) -> list[str]:
     rows = [
         (
-            need.name, f"{need.prompts:,}", f"{need.held_out:,}", _shown(need.answers, number),
+            need.name, f"{need.prompts:,}", f"{need.held_out:,}", _shown(need.answers, count),
             _shown(need.prompt_tokens, number), _shown(need.response_tokens, number),
             f"{need.counted:,}" if need.counted else "none",
         )
@@ -60,16 +73,17 @@ def _needs(needs: Sequence[CategoryNeed]) -> list[str]:
     rows.append(
         (
             "all", f"{sum(need.prompts for need in needs):,}", f"{sum(need.held_out for need in needs):,}",
-            _shown(total(need.answers for need in needs), number), "", "", "",
+            _shown(total(need.answers for need in needs), count), "", "", "",
         )
     )  # fmt: skip
-    return _table(("category", "prompts", "held out", "answers", "prompt tok.", "resp. tok.", "counted"), rows)
+    table = _table(("category", "prompts", "held out", "answers", "prompt tok.", "resp. tok.", "counted"), rows)
+    return [*table, "tokens are means of an answer; counted: answers here that they are of"]
 
 
 def _stages(stages: Sequence[Stage]) -> list[str]:
     rows = [
         (
-            stage.name, _shown(stage.rows, number), _shown(stage.tokens, number),
+            stage.name, _shown(stage.rows, count), _shown(stage.tokens, number),
             "unknown" if stage.disk_bytes is None else _ranged(stage.disk_bytes, sized),
         )
         for stage in stages
@@ -90,36 +104,35 @@ def _hours(costs: Costs) -> list[str]:
     if costs.price_usd:
         low, high = costs.price_usd
         price = f", {low:.2f} USD an hour each" if low == high else f", {low:.2f} to {high:.2f} USD an hour each"
-    return [f"on {costs.gpus} x {what}{price}", *_table(("stage", f"{costs.devices}-hours", "hours", "USD"), rows)]
+    return [f"on {costs.gpus} x {what}{price}", *_table(("stage", f"{costs.devices}-hours", "time", "USD"), rows)]
 
 
 def _priced(hours: Amount | None, costs: Costs) -> tuple[str, str, str]:
     if hours is None:
         return "unknown", "unknown", "unknown"
-    usd = "unknown"
-    if costs.price_usd:
-        low, high = costs.price_usd
-        dollars = Amount(hours.value * (low * high) ** 0.5, hours.low * low, hours.high * high, hours.sources)
-        usd = _ranged(dollars, number)
-    return _ranged(hours, number), _ranged(hours.times(1 / costs.gpus), number), usd
+    usd = _ranged(_dollars(hours, costs.price_usd), number) if costs.price_usd else "unknown"
+    return _ranged(hours, number), _ranged(hours.times(1 / costs.gpus), duration), usd
 
 
 def _elsewhere(costs: Costs) -> list[str]:
     rows = []
-    for gpu, stages in costs.elsewhere:
-        timed = [stage.gpu_hours for stage in stages if stage.name != "prompts"]
-        known = [hours for hours in timed if hours is not None]
-        if len(known) < len(timed):
-            rows.append((gpu.name, "does not fit", ""))
+    for one in costs.elsewhere:
+        hours = [stage.gpu_hours for stage in one.stages if stage.name != "prompts"]
+        known = [amount for amount in hours if amount is not None]
+        if one.engine is None or len(known) < len(hours):
+            rows.append((one.gpu.name, "does not fit", "", ""))
             continue
-        hours = total(known)
-        price = ""
-        if gpu.price_usd:
-            low, high = gpu.price_usd
-            dollars = Amount(hours.value * (low * high) ** 0.5, hours.low * low, hours.high * high)
-            price = _ranged(dollars, number, mark=False)
-        rows.append((gpu.name, _ranged(hours, number, mark=False), price))
-    return ["all stages on other hardware, by arithmetic alone", *_table(("gpu", "GPU-hours", "USD"), rows)]
+        spent, price = total(known), ""
+        if one.gpu.price_usd:
+            price = _ranged(_dollars(spent, one.gpu.price_usd), number, mark=False)
+        rows.append((one.gpu.name, f"{one.engine.gpus}", _ranged(spent, number, mark=False), price))
+    head = "all stages on other hardware, by arithmetic alone, at list prices"
+    return [head, *_table(("gpu", "GPUs an engine", "GPU-hours", "USD"), rows)]
+
+
+def _dollars(hours: Amount, price_usd: tuple[float, float]) -> Amount:
+    low, high = price_usd
+    return Amount(hours.value * (low * high) ** 0.5, hours.low * low, hours.high * high, hours.sources)
 
 
 def _sources(costs: Costs) -> list[str]:
@@ -154,7 +167,9 @@ def _shown(amount: Amount, text: Callable[[float], str]) -> str:
 
 def _ranged(amount: Amount, text: Callable[[float], str], mark: bool = True) -> str:
     """A value with its range where it has one."""
-    value, low, high = (text(float(f"{number:.3g}")) for number in (amount.value, amount.low, amount.high))
+    value, low, high = text(amount.value), *(text(float(f"{end:.2g}")) for end in (amount.low, amount.high))
+    if amount.low == amount.high:
+        low = high = value
     shown = f"{_mark(amount) if mark else ''}{value}"
     return shown if low == high else f"{shown} ({low}–{high})"
 

@@ -98,6 +98,14 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Captured:
+    """Whose states are there already."""
+
+    rows: int = 0
+    tokens: int = 0
+
+
+@dataclass(frozen=True)
 class Training:
     """What of the training section costs time and disk."""
 
@@ -125,7 +133,7 @@ def plan_stages(
     gpu: Gpu | None,
     engine: EngineFit | None,
     measured: Measured,
-    captured_tokens: int = 0,
+    captured: Captured = Captured(),
 ) -> tuple[Stage, ...]:
     """The four stages in their order.
 
@@ -134,7 +142,7 @@ def plan_stages(
         target: None where it cannot be read.
         training: None where the manifest trains nothing: then states are not counted either.
         gpu, engine: what arithmetic may rest on; None where only measured rates count.
-        captured_tokens: whose states are there already.
+        captured: of the wanted answers.
     """
     prompts = sum(need.prompts + need.held_out for need in needs)
     source = "mix.total and mix.holdout"
@@ -151,8 +159,9 @@ def plan_stages(
     rows = {held: total(_rows(need, held) for need in needs) for held in (False, True)}
     tokens = {held: total(_rows(need, held) * _row_tokens(need) for need in needs) for held in (False, True)}
     capture = tokens[True] if training.live else tokens[False] + tokens[True]
-    left = capture.less(captured_tokens)
-    states = rows[True] if training.live else rows[False] + rows[True]
+    left = capture.less(captured.tokens)
+    states = (rows[True] if training.live else rows[False] + rows[True]).less(captured.rows)
+    left = left if states.high else left.times(0.0)
     disk = None
     if target is not None:
         per_token = Amount.exact(target.captured_bytes_per_token, "bytes of a token's states: the capture's layers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -32,6 +33,14 @@ def plan(
     price: Annotated[
         float | None, typer.Option("--price", metavar="USD", min=0, help="Of one GPU and hour, instead of list prices.")
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="The target's config.json, where neither its folder nor the Hub is at hand.",
+        ),
+    ] = None,
     devices: Devices = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print every number with its range and source as JSON.")
@@ -48,7 +57,11 @@ def plan(
     from draftmill.session import Session
 
     costs = plan_costs(
-        Session(manifest, Workspace(workspace), devices), hardware, gpus, None if price is None else (price, price)
+        Session(manifest, Workspace(workspace), devices),
+        hardware,
+        gpus,
+        None if price is None else (price, price),
+        config,
     )
     if as_json:
         from dataclasses import asdict

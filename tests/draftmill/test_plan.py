@@ -14,10 +14,11 @@ from corpus.manifest_file import load_manifest
 from corpus.workspace import Workspace
 from draftmill.amounts import Amount
 from draftmill.app import run_app
-from draftmill.cost_lines import cost_lines, number, sized
-from draftmill.costing import CategoryNeed, EngineFit, Measured, Stage, TargetFacts, Training, plan_stages
+from draftmill.cost_lines import cost_lines, duration, number, sized
+from draftmill.costing import Captured, CategoryNeed, EngineFit, Measured, Stage, TargetFacts, Training, plan_stages
 from draftmill.hardware import GPUS, gpu_named, gpu_of_driver
-from draftmill.planning import PROMPT_TOKENS, RESPONSE_TOKENS, TURNS, plan_costs
+from draftmill.lengths import PROMPT_TOKENS, RESPONSE_TOKENS, TURNS, read_lengths
+from draftmill.planning import plan_costs
 from draftmill.session import Session
 
 World = Any
@@ -48,7 +49,17 @@ def stages_of(*needs: CategoryNeed, training: Training = TRAINING, measured: Mea
               target: TargetFacts | None = TARGET) -> dict[str, Stage]:  # fmt: skip
     engine = EngineFit(1, 256, 200_000_000)
     gpu = gpu_named("b200")
-    return by_name(plan_stages(needs, target, training, gpu, engine, measured or Measured(), captured))
+    return by_name(
+        plan_stages(
+            needs,
+            target,
+            training,
+            gpu,
+            engine,
+            measured or Measured(),
+            Captured(100, captured) if captured else Captured(),
+        )
+    )
 
 
 def mission(folder: Path) -> Path:
@@ -78,7 +89,10 @@ def test_the_missions_own_estimate_lies_in_the_range(tmp_path: Path) -> None:
     assert by_name(costs.stages)["prompts"].rows.value == 918_000
     assert not (tmp_path / "ws").exists()
     assert all(len(line) <= 80 for line in cost_lines(costs))
-    assert {gpu.name for gpu, _ in costs.elsewhere} == {gpu.name for gpu in GPUS}
+    assert [one.gpu for one in costs.elsewhere] == list(GPUS)
+    engines = {one.gpu.name: one.engine.gpus for one in costs.elsewhere if one.engine}
+    assert engines["b200"] == 1
+    assert engines["l40s"] > 1
 
 
 def test_states_of_five_layers_and_the_final_one_are_61_440_bytes_a_token(tmp_path: Path) -> None:
@@ -140,9 +154,9 @@ def test_an_unknown_target_leaves_hours_unknown_and_says_why(world: World, capsy
 
 
 def test_the_ledgers_own_lengths_and_rates_are_used(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    world.tell(world.manifest())
-    world.tiny_model()
-    path = world.write()
+    target = {"model": "org/double", "max_model_len": 512, "dtype": "float32"}
+    world.tell(world.manifest(target=target))
+    path = world.write(target=target)
     assert load_manifest(path).name == "small"
     assert run_app(["plan", str(path), "-w", str(world.workspace.root), "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
@@ -154,7 +168,7 @@ def test_the_ledgers_own_lengths_and_rates_are_used(world: World, capsys: pytest
     assert responses["rows"]["value"] == 22 - accepted
     assert any(f"has {accepted} accepted answers" in note for note in plan["notes"])
     # another seed is another build: all of it is to be made, at the same measured lengths
-    other = world.write("other.yaml", seed=4)
+    other = world.write("other.yaml", seed=4, target=target)
     assert run_app(["plan", str(other), "-w", str(world.workspace.root), "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert next(stage for stage in plan["stages"] if stage["name"] == "responses")["rows"]["value"] == 22
@@ -187,3 +201,68 @@ def test_numbers_are_short(value: float, text: str) -> None:
 
 def test_sizes_are_decimal() -> None:
     assert [sized(n) for n in (0, 10, 2_000, 4.4e10, 1.88e13)] == ["0", "<1 kB", "2 kB", "44 GB", "18.8 TB"]
+
+
+def test_times_are_those_of_a_person() -> None:
+    assert [duration(h) for h in (0, 0.0001, 0.5, 13, 63.8)] == ["0", "0 s", "30 min", "13 h", "63.8 h"]
+
+
+def test_a_config_alone_is_enough_and_odd_ones_are_one_line(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = world.write(target={"model": "no/such-model"})
+    config = tmp_path / "config.json"
+    small = {**HYBRID, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_size": 256, "head_dim": 64,
+             "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512, "vocab_size": 1000,
+             "num_hidden_layers": 12}  # fmt: skip
+    config.write_text(json.dumps(small))
+    command = ["plan", str(path), "-w", str(world.root / "none"), "--hardware", "h200", "--config", str(config)]
+    assert run_app([*command, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert all(stage["gpu_hours"] for stage in plan["stages"] if stage["name"] != "prompts")
+    odd: list[tuple[str, Any]] = [
+        ("hidden_size", True), ("vocab_size", None), ("num_attention_heads", 0), ("num_hidden_layers", "x"),
+        ("hidden_size", 10**30), ("model_type", ["x"]),
+    ]  # fmt: skip
+    for key, value in odd:
+        config.write_text(json.dumps({**small, key: value}))
+        assert run_app(command) == 0, key
+        shown = capsys.readouterr()
+        assert shown.err == ""
+        assert max(map(len, shown.out.splitlines())) <= 80
+        assert "hours and states are unknown" in shown.out, key
+    config.write_text("[")
+    assert run_app(command) == 2
+    assert "no config.json can be read there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--price", "inf"], "--price is inf"),
+        (["--price", "1e308"], "USD an hour"),
+        (["--devices", "cuda:0"], "there is no cuda:0"),
+        (["--hardware", "h100", "--devices", "cpu:0"], "with --hardware say how many: --gpus N"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_line(
+    world: World, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    assert run_app(["plan", str(world.write()), *options]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_answers_of_others_and_cut_ones_are_no_measurement(world: World) -> None:
+    """48 tokens that a small model was cut at say nothing of what a large one writes within 4,096."""
+    target = {"model": "org/double", "max_model_len": 512, "dtype": "float32"}
+    own = world.manifest(target=target, generation={"max_tokens": 6, "reject": []})
+    world.tell(own)
+    found = read_lengths(own, world.workspace)
+    assert {known.response_tokens.sure for known in found.values()} == {"measured"}
+    longer = world.manifest(target=target, generation={"max_tokens": 400, "reject": []})
+    for known in read_lengths(longer, world.workspace).values():
+        assert known.response_tokens.sure == "assumed"
+        assert known.response_tokens.high <= 400
+    other = world.manifest(target=target | {"model": "org/another"}, generation={"max_tokens": 6, "reject": []})
+    for known in read_lengths(other, world.workspace).values():
+        assert (known.response_tokens.sure, known.counted) == ("assumed", 0)
