@@ -29,8 +29,8 @@ HELD_OUT: tuple[tuple[int, ...], ...] = (
 """Rows: the true category; columns: the predicted one; prompts of the held-out half."""
 DESIGN_EFFECT = 3.0
 """Prompts of one file are alike: as evidence of how other sources fare, so many of them count as one (Kish 1965, 8.2).
-With 1, intervals of corpora made of the develop half's files held the share of `general` in 2 of 5; with 3, in 4 of 5
-of corpora that were made of half of these files, and in all others."""
+With 1, intervals of corpora made of the develop half's files held the shares of `general` and `code-other` in about 2
+of 5; with 3, in 4 of 5, and those of the others in all."""
 DRAWS, SEED = 4000, 20
 LOW, HIGH = 0.025, 0.975
 _PRIOR = 1 / len(CATEGORIES)
@@ -77,8 +77,9 @@ def adjusted_shares(
     p = q M^-1: Rogan and Gladen 1978 for two classes, Buonaccorsi 2010 (ch. 2) for more; the interval, as Lang and
     Reiczigel 2014, lets q and M both vary. Here by draws: M's rows are Dirichlet with the measured counts over
     design_effect; what was not read of a stratum is a Dirichlet-multinomial given what was (so a stratum read whole
-    does not vary); the predicted counts of a corpus of N rows vary about p M too, as N rows classified once. The bounds are quantiles of
-    the unbounded p, cut to 0 and 1; the estimate is the likeliest p on the simplex (EM), so estimates sum to one.
+    does not vary); the predicted counts of a corpus of N rows vary about p M too, as N rows classified once. The
+    bounds are quantiles of the unbounded p, cut to 0 and 1; the estimate is the likeliest p on the simplex (EM), so
+    estimates sum to one.
 
     Raises:
         ValueError: no row was classified, a category is unknown, counts exceed `sampled` or `sampled` the population,
@@ -126,7 +127,7 @@ def _adjusted(
     measured: _Array = np.asarray(confusion, dtype=np.float64)
     matrix = (measured + _PRIOR) / (measured + _PRIOR).sum(axis=1, keepdims=True)
     estimate = _likeliest(predicted, matrix)
-    matrices = np.stack([rng.dirichlet(row / design_effect + _PRIOR, size=draws) for row in measured], axis=1)
+    matrices = np.stack([rng.dirichlet((row + _PRIOR) / design_effect, size=draws) for row in measured], axis=1)
     if population is not None:
         rows = np.rint(estimate * population.sum()).astype(int)
         for true, many in enumerate(rows):
