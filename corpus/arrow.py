@@ -6,6 +6,7 @@ Of a column that is no prompt nothing but its text is ever asked: a label, an id
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -21,9 +22,43 @@ def to_frame(table: pa.Table) -> pl.DataFrame:
 
     columns = []
     for field, column in zip(table.schema, table.columns, strict=True):
-        held = _held(field.type)
+        held = None if beyond_years(column) else _held(field.type)
         columns.append(column if held == field.type else _converted(column, held))
     return pl.DataFrame(pa.Table.from_arrays(columns, names=table.column_names))
+
+
+def beyond_years(column: pa.ChunkedArray | pa.Array) -> bool:
+    """Whether it holds a date or time that Python has not: infinite, before the year 1 or after 9999; inside lists too.
+
+    Reading one would end in an error of the whole column, or of the process.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    is_, kind = pa.types, column.type
+    if isinstance(column, pa.ChunkedArray) and is_.is_nested(kind):
+        return any(beyond_years(chunk) for chunk in column.chunks)
+    if is_.is_struct(kind):
+        return any(beyond_years(part) for part in column.flatten())
+    if is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
+        return beyond_years(column.flatten())
+    if is_.is_map(kind):
+        return beyond_years(column.keys) or beyond_years(column.items)
+    if is_.is_date(kind):
+        per_day, whole = (1, pa.int32()) if is_.is_date32(kind) else (86_400_000, pa.int64())
+    elif is_.is_timestamp(kind):
+        per_day, whole = 86_400 * PER_SECOND[kind.unit], pa.int64()
+    else:
+        return False
+    ends = pc.min_max(column.cast(whole)).as_py()
+    first, last = ((day - EPOCH).days * per_day for day in DAYS)
+    return ends["min"] is not None and not first <= ends["min"] <= ends["max"] < last
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DAYS = (datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC))
+"""The first, and the first that is too late: no time zone leads out of them."""
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def take(table: pa.Table, rows: list[int]) -> pa.Table:
@@ -41,7 +76,19 @@ def _converted(column: pa.ChunkedArray, held: pa.DataType | None) -> pa.ChunkedA
             return column.cast(held)
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
             pass  # text can say it
-    return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.string())
+    return pa.array(map(_text, column), pa.string())
+
+
+OUT_OF_RANGE = "a time out of range"
+"""In the place of one that neither Python nor Arrow can write."""
+
+
+def _text(value: pa.Scalar) -> str | None:
+    try:
+        held = value.as_py()
+    except (ValueError, OverflowError):
+        return OUT_OF_RANGE
+    return None if held is None else str(held)
 
 
 def _held(kind: pa.DataType) -> pa.DataType | None:

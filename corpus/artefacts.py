@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -55,8 +56,9 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> Written:
     """Let `write` fill a temporary path, then put it at `path`.
 
     Raises:
-        UserError: the disk is full or the folder cannot be written.
+        UserError: the disk is full, the folder cannot be written, or a device, pipe or folder stands there.
     """
+    _refuse_special(path)
     temporary = temporary_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,6 +74,16 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> Written:
         _say_unwritable(error, path, temporary)
         raise
     return Written(path, size_bytes, checksum)
+
+
+def _refuse_special(path: Path) -> None:
+    """Refuse what a rename would replace by a plain file for good: /dev/null is one to every program of the machine."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return  # nothing is there, or whoever writes says what is
+    if not stat.S_ISREG(mode):
+        raise UserError(f"{path}: is there and is no plain file; nothing was written. Name a file.")
 
 
 def temporary_path(path: Path) -> Path:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("draftmill")
 
+FOLDER = "manifest_folder"
+"""Key of build.json: where relative paths of the manifest start."""
 NO_LICENSE = "unknown"  # as licenses.deny may name it
 MOST_SELECTED = 100_000_000  # rows of a selection, which are held at once
 MOST_DEEPENING = 64  # chunks are read before anybody knows how many of their rows are kept
@@ -64,6 +66,8 @@ class BuildPlan:
     """Resolved revision of each source."""
     eval_sets: tuple[dict[str, Any], ...]
     """Set, field and resolved revision of each evaluation set."""
+    base: Path | None = None
+    """Where relative paths of the manifest start; part of no identity."""
 
     @property
     def selected(self) -> int:
@@ -138,6 +142,7 @@ def plan_build(
         notes=tuple(notes),
         revisions={source.source.name: source.revision for source in resolved},
         eval_sets=tuple(eval_sets.identity()),
+        base=base,
     )
 
 
@@ -165,7 +170,7 @@ def commit_build(plan: BuildPlan, workspace: Workspace, ledger: LedgerWriter) ->
     first = plan.taken()
     pools = {row[0] for row in ledger.rows("SELECT pool_id FROM pools")}
     ordered = bool(ledger.rows("SELECT 1 FROM prompts WHERE candidates_id = ? LIMIT 1", plan.candidates_id))
-    body = _build_body(plan) | {"created_at": created_at.isoformat()}
+    body = _build_body(plan) | {"created_at": created_at.isoformat()} | _folder(plan.base)
     written = _written(folder, plan, first)
     # name, licences and the like make no other build, and may be other ones now
     current = written is not None and written | {"created_at": body["created_at"]} == body
@@ -214,7 +219,7 @@ def _written(folder: Path, plan: BuildPlan, first: pl.DataFrame) -> dict[str, An
         datetime.fromisoformat(body["created_at"])
         whole = (
             same
-            and body.keys() == {*expected, "created_at"}
+            and body.keys() - {FOLDER} == {*expected, "created_at"}  # an older draftmill did not note it
             and json.loads((folder / "manifest.lock.yaml").read_text())["build_id"] == plan.build_id
             and {source["pool_id"] for source in body["sources"]} == {pool.pool_id for pool in plan.pools}
             and pl.read_parquet(folder / "rounds" / "0.parquet", glob=False).drop("round").equals(first)
@@ -308,6 +313,23 @@ def _prefixes(
         )
     said = [losses(candidates, pools), *lost_sources(candidates, pools)]
     return prefixes, [*quota_notes(manifest, quotas, pools), *notes, *said]
+
+
+def _folder(base: Path | None) -> dict[str, str]:
+    """Where the manifest lies; nothing for a folder whose name is not valid Unicode, which JSON cannot hold."""
+    if base is None:
+        return {}
+    folder = str(base.resolve())
+    return {FOLDER: folder} if folder == folder.encode("utf-8", "replace").decode() else {}
+
+
+def manifest_folder(workspace: Workspace, build_id: str) -> Path | None:
+    """Where relative paths of a build's manifest start, as it was when it was committed; None if that is not noted."""
+    try:
+        noted = json.loads((workspace.build(build_id) / "build.json").read_text(encoding="utf-8")).get(FOLDER)
+    except (OSError, ValueError, AttributeError):
+        return None
+    return Path(noted) if isinstance(noted, str) else None
 
 
 def _target_tokens(manifest: Manifest, category: str, rows: int) -> int | None:

@@ -15,7 +15,7 @@ from corpus.formats import CHAT_COLUMNS, ID_COLUMNS, PROMPT_COLUMNS, own_form, r
 from corpus.language import letters_up_to
 from corpus.manifest import MOST_NEAR_EMPTY, CategoryByColumn, FormatFields, Source
 from corpus.normalise import Normalised, Normaliser, storable
-from corpus.pieces import PIECE_ROWS, Piece
+from corpus.pieces import PIECE_ROWS, SKIP_KEY, Piece
 from corpus.traces import ANSWER_COLUMNS, TRACE_COLUMNS
 from corpus.words import likeness
 
@@ -46,8 +46,10 @@ class Shape:
         ValueError: what was recorded is no format.
     """
 
-    def __init__(self, source: Source, recorded: Any = None, main: dict[str, str] | None = None) -> None:
-        self.source = source
+    def __init__(
+        self, source: Source, recorded: Any = None, main: dict[str, str] | None = None, to_skip: str = SKIP_KEY
+    ) -> None:
+        self.source, self._to_skip = source, to_skip
         self.form: str | FormatFields | None = None if source.format == "auto" else source.format
         if recorded is not None:
             self.form = FormatFields.model_validate(recorded) if isinstance(recorded, dict) else str(recorded)
@@ -109,7 +111,7 @@ class Shape:
             got = f"is {type(values[0][1]).__name__}" if values else "is not there"
             raise UserError(
                 f"source {self.source.name}: {file}: column {column} {got}; in {first} it is {kind}. "
-                "Make it a source of its own with its format, or set on_bad_row: skip."
+                f"Make it a source of its own with its format, or {self._to_skip}."
             )
 
 

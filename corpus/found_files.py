@@ -19,7 +19,7 @@ from corpus.errors import UserError
 from corpus.hub import HF
 from corpus.import_source import ImportOptions, resolve_corpus
 from corpus.manifest import Source
-from corpus.pieces import SourceFile, file_kind
+from corpus.pieces import COMPRESSIONS, SUFFIXES, SourceFile, file_kind
 from corpus.sources import FileDigests, ResolvedSource, resolve_source
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -81,6 +81,12 @@ def find_files(place: Place, base: Path, speaker: str) -> FoundFiles:
     files = tuple(
         sorted((file for file in found.files if Path(file.name).name not in DESCRIPTIONS), key=lambda file: file.name)
     )
+    unread = next((file.name for file in files if file_kind(file.name) is None), None)
+    if unread is not None:
+        raise UserError(
+            f"{speaker}: {unread}: files of this kind are not read. Read are {', '.join(SUFFIXES)}, each also with "
+            f"{' or '.join(COMPRESSIONS)}: rename it to what it holds (--shape says what its rows look like)."
+        )
     if not files:
         raise UserError(f"{speaker}: {place.paths[0]}: no file of rows there, only descriptions of them.")
     return FoundFiles(files, found.streamed, named if named.is_dir() else named.parent)

@@ -164,7 +164,7 @@ def read_import(plan: ImportPlan, workspace: Workspace) -> ImportRows:
     """
     import polars as pl
 
-    pool = PoolReader(workspace, plan.resolved, plan.digests, plan.skip_bad).read(None)
+    pool = PoolReader(workspace, plan.resolved, plan.digests, plan.skip_bad, to_skip="add --skip-bad").read(None)
     folder = workspace.pool(pool.pool_id)
     files = [folder / f"{number}.parquet" for number in range(len(pool.chunks))]
     answered = (

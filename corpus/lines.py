@@ -211,7 +211,7 @@ def read_document(opened: Opened) -> Iterator[Piece]:
     except (ValueError, RecursionError) as error:
         if not opened.reading.skip_bad:
             first = first_line(error)
-            hint = "One object a line belongs in .jsonl. Repair it, or set on_bad_row: skip."
+            hint = f"One object a line belongs in .jsonl. Repair it, or {opened.reading.to_skip}."
             raise UserError(f"{opened.at}: not valid JSON ({first}). {hint}") from error
         reason = "not_utf8" if isinstance(error, UnicodeDecodeError) else "not_json"
         yield Piece([], [], (1, 0), bad=[BadRow(0, reason, f"not valid JSON ({first_line(error)})"[:200])])

@@ -69,12 +69,20 @@ def shortage_table(manifest: Manifest, available: dict[str, int]) -> str:
     ]
     widths = [max(len(row[i]) + 2 for row in rows) for i in range(4)]
     lines += [f"  {row[0]:<{max(14, widths[0])}}" + "".join(map(str.rjust, row[1:], widths[1:])) for row in rows]
-    if not all(rescaled.values()):
+    if not any(rescaled.values()):
         lines.append("  Not even one prompt fits these shares: drop the share, or add a source.")
         return "\n".join(lines)
     fits = sum(rescaled.values())
+    vanished = [name for name, rows in rescaled.items() if wanted.rows[name] and not rows]
     lines.append("  shortage: fail     builds nothing (lower the share, or add a source)")
-    lines.append(f"  shortage: rescale  builds {fits:,} of {wanted.total:,} prompts with these shares")
+    if vanished:
+        tight = min(wanted.short, key=lambda name: available.get(name, 0) / wanted.rows[name])
+        lines.append(
+            f"  shortage: rescale  cannot help: beside {available.get(tight, 0):,} of {tight} these shares leave "
+            f"no prompt of {vanished[0]}"
+        )
+    else:
+        lines.append(f"  shortage: rescale  builds {fits:,} of {wanted.total:,} prompts with these shares")
     empty = [name for name in wanted.short if not available.get(name)]
     times = {name: wanted.rows[name] / available[name] for name in wanted.short if available.get(name)}
     if empty:

@@ -75,6 +75,10 @@ class Piece:
     """True if nothing follows in the file, where that is known without reading on."""
 
 
+SKIP_KEY = "set on_bad_row: skip"
+"""How a manifest has bad rows skipped."""
+
+
 @dataclass(frozen=True)
 class Reading:
     """How a source is read."""
@@ -86,6 +90,8 @@ class Reading:
     """Of files that have a schema, the columns to read (those that the file has)."""
     piece_rows: int | None = None
     """Most rows of a piece of a file that has a schema; None is PIECE_ROWS."""
+    to_skip: str = SKIP_KEY
+    """What a person does so that bad rows are skipped, for the lines that say so."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +134,7 @@ class Opened:
             UserError: they are not.
         """
         if not self.reading.skip_bad:
-            raise UserError(f"{self.at}: row {row} {detail}. Repair the row or remove it, or set on_bad_row: skip.")
+            raise UserError(f"{self.at}: row {row} {detail}. Repair the row or remove it, or {self.reading.to_skip}.")
         return BadRow(row, reason, detail[:200])
 
     def broken(self, rows: range, what: str, error: BaseException) -> list[BadRow]:
@@ -141,7 +147,7 @@ class Opened:
             raise UserError(f"{self.at}: {self.lost(error)}") from error
         if not self.reading.skip_bad:
             raise UserError(
-                f"{self.at}: {what} ({first_line(error)[:200]}). Fetch the file again, or set on_bad_row: skip."
+                f"{self.at}: {what} ({first_line(error)[:200]}). Fetch the file again, or {self.reading.to_skip}."
             ) from error
         detail = f"{what}: {first_line(error)}"[:200]
         return [BadRow(row, "unreadable", detail) for row in rows]

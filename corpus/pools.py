@@ -18,7 +18,7 @@ from corpus.artefacts import read_description, write_atomically, write_descripti
 from corpus.chunks import RECOGNISED_ROWS, Collected, Shape, chunk_schema
 from corpus.identity import pool_id
 from corpus.manifest import Source
-from corpus.pieces import START, Piece, Position, Reading, SourceFile
+from corpus.pieces import SKIP_KEY, START, Piece, Position, Reading, SourceFile
 from corpus.readers import read_pieces
 from corpus.sources import FileDigests, ResolvedSource
 from corpus.tables import has_schema, parquet_rows
@@ -70,6 +70,8 @@ class PoolReader:
     digests: FileDigests
     skip_bad: bool = False
     report: Callable[[str], None] = lambda text: None
+    to_skip: str = SKIP_KEY
+    """What a person does so that bad rows are skipped."""
 
     @property
     def pool_id(self) -> str:
@@ -95,7 +97,7 @@ class PoolReader:
         have: list[dict[str, Any]] = list(body["chunks"])
         rows = sum(chunk["rows"] for chunk in have)
         file, *position = have[-1]["next"] if have else (0, *START)
-        shape = Shape(self.resolved.source, body["format"], body["main_column"])
+        shape = Shape(self.resolved.source, body["format"], body["main_column"], self.to_skip)
         with closing(self._pieces(file, (position[0], position[1]), shape)) as pieces:
             while not body["complete"] and (chunks is None or len(have) < chunks):
                 room = None if self.resolved.source.limit is None else self.resolved.source.limit - rows
@@ -207,7 +209,7 @@ class PoolReader:
     def _reading(self, file: SourceFile, shape: Shape) -> Reading:
         """How a file is read. Its first rows say which columns are worth reading, where the format is not known yet."""
         source = self.resolved.source
-        reading = Reading(source.name, source.where, self.skip_bad, shape.columns)
+        reading = Reading(source.name, source.where, self.skip_bad, shape.columns, to_skip=self.to_skip)
         if shape.form is not None or not has_schema(file):
             return reading
         rows: list[dict[str, Any]] = []

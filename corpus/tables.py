@@ -179,7 +179,7 @@ def _wanted(names: list[str], opened: Opened) -> list[str]:
         known = ", ".join(names[:12])
         raise UserError(
             f"{opened.at}: has none of the columns that the source's format looks at; columns are {known}. "
-            "Make it a source of its own with its format, or set on_bad_row: skip."
+            f"Make it a source of its own with its format, or {opened.reading.to_skip}."
         )
     return wanted
 

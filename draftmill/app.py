@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 from typer.exceptions import TyperException
@@ -37,6 +37,7 @@ from draftmill.commands import (
     tuning,
 )
 from draftmill.interrupted import StoppedEarly
+from draftmill.version import installed_version
 
 EXIT_FAILED = 1
 EXIT_USER = 2
@@ -67,6 +68,21 @@ reporting.register(app)
 app.add_typer(ledger.app, name="ledger")
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"draftmill {installed_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _whole(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """What the command takes before any of its commands."""
+
+
 def _open_streams() -> None:
     """Streams that whoever started us closed lead nowhere, and the work goes on; data is UTF-8 under any locale."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -76,12 +92,34 @@ def _open_streams() -> None:
         sys.stdout.reconfigure(encoding="utf-8")
 
 
+def _tell(said: object) -> None:
+    """Write why the command ends. What data or a library had to say stands in it, so nothing of it steers."""
+    from draftmill.table import printable_lines
+
+    sys.stderr.write(f"draftmill: {printable_lines(str(said))}\n")
+
+
+class _Plain(logging.Formatter):
+    """Log lines for a terminal, likewise."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        from draftmill.table import printable_lines
+
+        return printable_lines(super().format(record))
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Plain("draftmill: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    level = os.environ.get("DRAFTMILL_LOG", "INFO").upper()
+    logging.getLogger("draftmill").setLevel(level if level in logging.getLevelNamesMapping() else "INFO")
+
+
 def run_app(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code."""
     _open_streams()
-    logging.basicConfig(level=logging.WARNING, format="draftmill: %(message)s", stream=sys.stderr)
-    level = os.environ.get("DRAFTMILL_LOG", "INFO").upper()
-    logging.getLogger("draftmill").setLevel(level if level in logging.getLevelNamesMapping() else "INFO")
+    _log_to_stderr()
     from fleet.devices import DeviceError
     from fleet.interrupt import Interrupted
 
@@ -90,10 +128,10 @@ def run_app(arguments: Sequence[str]) -> int:
         if code == TYPERS_INTERRUPT:
             raise KeyboardInterrupt
     except (UserError, DeviceError) as error:
-        sys.stderr.write(f"draftmill: {error}\n")
+        _tell(error)
         return EXIT_USER
     except StoppedEarly as stop:
-        sys.stderr.write(f"draftmill: {stop}\n")
+        _tell(stop)
         return EXIT_FAILED
     except typer.Exit as stop:
         return stop.exit_code
@@ -110,7 +148,7 @@ def run_app(arguments: Sequence[str]) -> int:
         if reason is None:
             raise
         with suppress(OSError):
-            sys.stderr.write(f"draftmill: {reason}\n")
+            _tell(reason)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_USER
     except TyperException as error:  # a wrong option or argument

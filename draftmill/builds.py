@@ -16,6 +16,7 @@ from corpus.workspace import Workspace
 
 NEWEST = 3  # builds that are named where there is no such one
 BUILD_ID = re.compile(r"[0-9a-f]{6,24}")
+SHORT = re.compile(r"[0-9a-f]{1,5}")
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ def find_build(named: str, workspace: Workspace, *, imports: bool = False) -> Kn
         raise UserError(
             f"{workspace.root}: {named} names {len(found)} builds here: {several}{more}. Say which by its id."
         )
+    if not found and SHORT.fullmatch(named) and any(one.build_id.startswith(named) for one in known):
+        raise UserError(f"{named}: too short for an id; its first six digits are needed.")
     if not found:
         built = [f"{one.build_id[:8]} ({one.name})" for one in known if not one.imported]
         there = f"the newest here are {', '.join(built[:NEWEST])}" if built else "there is none yet"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corpus.building import taken_groups
+from corpus.building import manifest_folder, taken_groups
 from corpus.errors import UserError, first_line
 from corpus.ledger.query import LedgerReader, query
 from corpus.manifest import Manifest
@@ -111,7 +111,7 @@ def _new(named: Session | Known, workspace: Workspace) -> tuple[Side, pl.DataFra
         side = _built(workspace, named)
         if (workspace.build(named.build_id) / "responses.parquet").exists():
             return side, _built_answers(workspace, named, side.manifest)
-        return side, _answers(side, _target_of(side.manifest, workspace), workspace)
+        return side, _answers(side, _target_of(side.manifest, named, workspace), workspace)
     side = _planned(named, build_plan(named), all_recipes(named.manifest, named.target.identity()))
     return side, _answers(side, named.target, workspace)
 
@@ -136,13 +136,14 @@ def _read(workspace: Workspace) -> LedgerReader:
     return LedgerReader(workspace)
 
 
-def _target_of(manifest: Manifest, workspace: Workspace) -> ResolvedTarget:
-    """The target of a build before its first `generate`. Where its manifest lay is not known: paths start here."""
+def _target_of(manifest: Manifest, named: Known, workspace: Workspace) -> ResolvedTarget:
+    """The target of a build before its first `generate`. Paths start where its manifest lay, or here if that is not
+    known: an older draftmill did not note it."""
     from corpus.target import resolve_target
 
     digests = FileDigests(workspace.cache / "digests.json")
     try:
-        target = resolve_target(manifest.target, Path(), digests)
+        target = resolve_target(manifest.target, manifest_folder(workspace, named.build_id) or Path(), digests)
     except UserError as error:
         raise UserError(f"{error} Or name the build's manifest instead, where its target is found from.") from error
     digests.save()

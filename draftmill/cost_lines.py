@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 from textwrap import wrap
 
 from draftmill.amounts import SURENESS, Amount, total
 from draftmill.costing import CategoryNeed, Stage
+from draftmill.looking.answers import left
 from draftmill.planning import Costs
 from draftmill.table import cut, printable
 
 WIDTH = 80
+NAME = 20
 MARKS = {"exact": "", "measured": "", "estimated": "~", "assumed": "?"}
 MEANING = "~ arithmetic on published figures; ? rests on an assumption: both are said below"
 
@@ -32,6 +35,8 @@ def cost_lines(costs: Costs) -> list[str]:
 
 def number(value: float) -> str:
     """Three digits or so: 918,000, 1.3M, 12.4."""
+    if not isfinite(value):
+        return "-"
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
         if abs(value) >= size * 0.9995:
             return f"{value / size:,.3g}{unit}" if value < size * 999.5 else f"{value / size:,.0f}{unit}"
@@ -42,11 +47,13 @@ def number(value: float) -> str:
 
 def count(value: float) -> str:
     """Whole things, short where there are many."""
-    return number(round(value))
+    return number(round(value) if isfinite(value) else value)
 
 
 def sized(value: float) -> str:
     """Bytes, decimal."""
+    if not isfinite(value):
+        return "-"
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if value >= size:
             return f"{value / size:.3g} {unit}" if value < size * 999.5 else f"{value / size:,.0f} {unit}"
@@ -64,8 +71,8 @@ def duration(hours: float) -> str:
 def _needs(needs: Sequence[CategoryNeed]) -> list[str]:
     rows = [
         (
-            need.name, f"{need.prompts:,}", f"{need.held_out:,}", _shown(need.answers, count),
-            _shown(need.prompt_tokens, number), _shown(need.response_tokens, number),
+            left(need.name or "-", NAME).rstrip(), f"{need.prompts:,}", f"{need.held_out:,}",
+            _shown(need.answers, count), _shown(need.prompt_tokens, number), _shown(need.response_tokens, number),
             f"{need.counted:,}" if need.counted else "none",
         )
         for need in needs
@@ -104,7 +111,10 @@ def _hours(costs: Costs) -> list[str]:
     if costs.price_usd:
         low, high = costs.price_usd
         price = f", {low:.2f} USD an hour each" if low == high else f", {low:.2f} to {high:.2f} USD an hour each"
-    return [f"on {costs.gpus} x {what}{price}", *_table(("stage", f"{costs.devices}-hours", "time", "USD"), rows)]
+    return [
+        cut(f"on {costs.gpus:,} x {what}{price}", WIDTH),
+        *_table(("stage", f"{costs.devices}-hours", "time", "USD"), rows),
+    ]
 
 
 def _priced(hours: Amount | None, costs: Costs) -> tuple[str, str, str]:
@@ -144,7 +154,8 @@ def _sources(costs: Costs) -> list[str]:
     for sure in SURENESS:
         named = [source for of, source in found if of == sure]
         if named:
-            lines += wrap(f"{sure}: {'; '.join(named)}", WIDTH - 2, initial_indent="  ", subsequent_indent="    ")
+            told = printable(f"{sure}: {'; '.join(named)}")
+            lines += wrap(told, WIDTH - 2, initial_indent="  ", subsequent_indent="    ")
     for note in costs.notes:
         lines += wrap(printable(note), WIDTH - 2, initial_indent="  ", subsequent_indent="    ")
     if costs.price_usd and costs.gpu:
@@ -180,6 +191,6 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     lines = []
     for row in body:
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        lines.append("  ".join(cells).rstrip())
-    lines.insert(1, "  ".join("─" * width for width in widths))
+        lines.append(cut("  ".join(cells).rstrip(), WIDTH))
+    lines.insert(1, cut("  ".join("─" * width for width in widths), WIDTH))
     return lines

@@ -9,6 +9,7 @@ from corpus.building import BuildPlan
 from corpus.columns import table
 from corpus.errors import UserError
 from corpus.ledger.writer import LedgerWriter, Readable
+from corpus.outputs import refuse_own
 from corpus.runlog import RunLog
 from draftmill.interrupted import StoppedEarly
 from draftmill.live_feed import LiveRun, live_run
@@ -218,7 +219,12 @@ def show_served(served: Served) -> None:
 
 
 def export_plan(session: Session, build: BuildPlan, out: Path, untrained: bool, form: Form = Form.zlab) -> ExportPlan:
-    """What `draftmill export` would write."""
+    """What `draftmill export` would write.
+
+    Raises:
+        UserError: as plan_export, or the folder would be among a workspace's own.
+    """
+    refuse_own(out)
     published = reader(session)
     plan = training_plan(session, published, build)
     return plan_export(plan, out, untrained, published, form)

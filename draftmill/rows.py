@@ -12,8 +12,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corpus.artefacts import write_atomically
-from draftmill.table import format_table
+from corpus.outputs import write_output, write_output_text
+from draftmill.table import blob_text, format_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,7 +27,7 @@ def write_rows(rows: pl.DataFrame, form: str, out: Path | None) -> None:
     """
     if form == "parquet":
         if out is not None:
-            write_atomically(out, rows.write_parquet)
+            write_output(out, rows.write_parquet)
         else:
             data = io.BytesIO()
             rows.write_parquet(data)
@@ -39,11 +39,7 @@ def write_rows(rows: pl.DataFrame, form: str, out: Path | None) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
     else:
-        write_atomically(out, lambda path: _write(path, text))
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+        write_output_text(out, text)
 
 
 def _csv(rows: pl.DataFrame) -> str:
@@ -54,7 +50,12 @@ def _csv(rows: pl.DataFrame) -> str:
         for name, kind in rows.schema.items()
         if kind.is_nested()
     }
-    return str(rows.with_columns(**nested).write_csv())
+    bytes_ = {
+        name: pl.Series(name, [None if v is None else blob_text(v) for v in rows[name].to_list()], pl.String)
+        for name, kind in rows.schema.items()
+        if kind == pl.Binary
+    }
+    return str(rows.with_columns(**nested, **bytes_).write_csv())
 
 
 def _json(rows: pl.DataFrame) -> str:
@@ -74,6 +75,8 @@ def _jsonable(value: Any) -> Any:
         return {str(key): _jsonable(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_jsonable(inner) for inner in value]
+    if isinstance(value, bytes):
+        return blob_text(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Decimal):

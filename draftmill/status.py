@@ -9,9 +9,13 @@ from textwrap import wrap
 from corpus.columns import table
 from corpus.ledger.query import query
 from corpus.workspace import Workspace
+from draftmill.looking.answers import UNLINKED, count
 from draftmill.scene import ended_line, going_line, look
+from draftmill.table import cut, printable
 from training.begun import all_begun
 
+NAME, FIGURE = 12, 7
+"""Columns of a name and a count: all eight of a build, with their gaps, are a line."""
 UNFINISHED = 5
 """That are listed."""
 
@@ -26,9 +30,12 @@ def status_lines(workspace: Workspace) -> list[str]:
     """
     lines, scene, now = build_lines(workspace), look(workspace), time.time()
     if scene.owner:
-        return [*lines, f"running now: {scene.owner}", going_line(scene, now)]
-    ended = f"last: {ended_line(scene.run, now)}" if scene.run else ""
-    return [*lines, *wrap(ended, WIDTH, subsequent_indent="  ", break_on_hyphens=False)]
+        return [*lines, *_wrapped(f"running now: {scene.owner}"), *_wrapped(going_line(scene, now))]
+    return [*lines, *(_wrapped(f"last: {ended_line(scene.run, now)}") if scene.run else [])]
+
+
+def _wrapped(line: str) -> list[str]:
+    return wrap(printable(line), WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def build_lines(workspace: Workspace) -> list[str]:
@@ -52,7 +59,8 @@ def build_lines(workspace: Workspace) -> list[str]:
             FROM build_responses r LEFT JOIN final f USING (response_id) LEFT JOIN captured c USING (response_id)
             GROUP BY ALL
         )
-        SELECT b.name, b.build_id, b.selected + b.held_out, coalesce(a.wanted, 0), coalesce(a.accepted, 0),
+        SELECT coalesce(b.name, '-'), b.build_id, coalesce(b.selected, 0) + coalesce(b.held_out, 0),
+               coalesce(a.wanted, 0), coalesce(a.accepted, 0),
                coalesce(a.rejected, 0), coalesce(a.captured, 0),
                (SELECT count(*) FROM drafters d WHERE d.build_id = b.build_id)
         FROM builds b LEFT JOIN answers a USING (build_id) ORDER BY b.created_at
@@ -60,19 +68,25 @@ def build_lines(workspace: Workspace) -> list[str]:
     )
     header = ("build", "name", "prompts", "answers", "accepted", "rejected", "captured", "drafters")
     rows = [
-        (build_id[:8], name[:16], *(f"{count:,}" for count in counts)) for name, build_id, *counts in builds.iter_rows()
+        (build_id[:8], cut(printable(name[:NAME]), NAME), *(count(number, FIGURE) for number in counts))
+        for name, build_id, *counts in builds.iter_rows()
     ]
     published = datetime.fromtimestamp(workspace.snapshot.stat().st_mtime, UTC)
     age_s = (datetime.now(UTC) - published).total_seconds()
     published_line = f"as published {age_s:.0f} s ago"
-    return [str(workspace.root), *table(header, rows), *unfinished_lines(workspace), published_line]
+    imports = {row[0] for row in query(workspace, "SELECT import_id FROM imports").iter_rows()}
+    unlinked = any(wanted == 0 and build_id not in imports for _, build_id, _, wanted, *_ in builds.iter_rows())
+    return [
+        *_wrapped(str(workspace.root)), *table(header, rows), *(_wrapped(UNLINKED) if unlinked else []),
+        *unfinished_lines(workspace), published_line,
+    ]  # fmt: skip
 
 
 def unfinished_lines(workspace: Workspace) -> list[str]:
     """Drafters that are begun and not finished, from their folders: the ledger knows those that are whole."""
     found = [one for one in all_begun(workspace) if not one.finished]
     lines = [
-        f"unfinished drafter {one.drafter_id} of {one.build_id[:8]}: step {one.step:,} of {one.steps:,}"
+        printable(f"unfinished drafter {one.drafter_id} of {one.build_id[:8]}: step {one.step:,} of {one.steps:,}")
         for one in found[:UNFINISHED]
     ]
     more = len(found) - UNFINISHED

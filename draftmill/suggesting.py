@@ -93,11 +93,18 @@ class NextMix:
             f"drafter {evidence.drafter_id[:12]} on build {evidence.build_id[:12]}, by {evidence.measured_by}, "
             f"{evidence.rows:,} held-out rows",
             f"traffic {given}; mean τ over it {found.mean:.2f}",
+            *self._unnamed(),
             f"growth of τ with rows {grown}",
             "",
             *found.lines(),
         ]
         return lines if found.moved else [*lines, "", "no share changes"]
+
+    def _unnamed(self) -> list[str]:
+        """Categories that stated traffic leaves out: they count as none, which may not be what is meant."""
+        left = [one.category for one in self.suggestion.changes if self.traffic and one.category not in self.traffic]
+        told = [f"not in the stated traffic, so counted as 0: {', '.join(left)}"] if left else []
+        return list(laid_out(told, below="  "))
 
 
 def next_mix(

@@ -6,6 +6,7 @@ terminal (a CJK character takes two). Timestamps are shown to the second, in UTC
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from datetime import UTC, datetime
@@ -17,14 +18,14 @@ from rich.cells import cell_len, set_cell_size
 if TYPE_CHECKING:
     import polars as pl
 
-PIPED_WIDTH = 200
+PIPED_WIDTH, MOST_WIDTH = 200, 10_000
 MIN_CELL = 12
 GAP = 2
 
 
 def format_table(rows: pl.DataFrame) -> str:
     """Lines for a person, ending in the number of rows."""
-    room = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else PIPED_WIDTH
+    room = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else _piped_width()
     body = [[_cell(value) for value in row] for row in rows.iter_rows()]
     widths = [max((cell_len(line[i]) for line in [rows.columns, *body]), default=0) for i in range(rows.width)]
     least = sum(min(width, MIN_CELL) for width in widths) + GAP * max(rows.width - 1, 0)
@@ -36,6 +37,12 @@ def format_table(rows: pl.DataFrame) -> str:
     lines = [_line(line, fitted, numeric) for line in [rows.columns, *body]]
     lines.insert(1, (" " * GAP).join("─" * width for width in fitted))
     return "\n".join(lines) + "\n" + count
+
+
+def _piped_width() -> int:
+    """Columns of a table that goes elsewhere: as COLUMNS says, where whoever reads it has set that."""
+    said = os.environ.get("COLUMNS", "")
+    return min(max(int(said), MIN_CELL), MOST_WIDTH) if said.isascii() and said[:6].isdigit() else PIPED_WIDTH
 
 
 def _line(cells: list[str], widths: list[int], numeric: list[bool]) -> str:
@@ -84,13 +91,27 @@ def printable(text: str) -> str:
     return "".join(ch if ch.isprintable() else ch.encode("unicode_escape").decode() for ch in text)
 
 
+def printable_lines(text: str) -> str:
+    """The same of several lines of ours: the breaks between them stay."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def blob_text(value: bytes) -> str:
+    """Bytes as DuckDB writes them: ASCII that prints as it is, the rest and the backslash as \\xHH."""
+    return "".join(chr(one) if 32 <= one < 127 and one != 92 else f"\\x{one:02X}" for one in value)
+
+
 def _cell(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, Decimal) and value == value.to_integral_value():
         return str(int(value))
     if isinstance(value, float | Decimal):
         return f"{value:.4g}" if abs(float(value)) < 1000 else f"{value:.1f}"
+    if isinstance(value, bytes):
+        return blob_text(value)
     if isinstance(value, datetime) and value.tzinfo is not None:
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
     return printable(str(value))

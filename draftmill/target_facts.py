@@ -49,21 +49,22 @@ def planned_target(session: Session, config: Path | None) -> PlannedTarget:
     """
     name = session.manifest.target.model
     try:
+        told: dict[str, Any] | None
         if config is not None:
             folder, told = _named_config(config)
         else:
             target = looked_at(session)
             if target is None:
                 return PlannedTarget(None, None, f"{name} is converted before its first use; then its size is known")
-            folder, told = target.folder, target.config
+            folder, told = target.folder, None
     except UserError as error:
         if config is not None:
             raise
         return PlannedTarget(None, None, f"{error} Name a config.json with --config to plan without it.")
     try:
-        return _facts(session, folder, told)
+        return _facts(session, folder, json.loads((folder / "config.json").read_text()) if told is None else told)
     except Exception as error:  # a config.json may hold anything, and transformers runs into it in any way
-        return PlannedTarget(None, None, f"{folder / 'config.json'}: cannot be understood ({first_line(error)[:160]})")
+        return PlannedTarget(None, None, f"{name}: its config.json cannot be understood ({first_line(error)[:160]})")
 
 
 def engine_on(model: Model, gpu: Gpu, mean_tokens: int) -> EngineFit | None:
@@ -122,7 +123,8 @@ def _facts(session: Session, folder: Path, told: Mapping[str, Any]) -> PlannedTa
 def _size(config: Mapping[str, Any], name: str) -> int:
     value = config.get(name)
     if type(value) is not int or not 1 <= value <= MOST_SIZE:
-        raise ValueError(f"{name} is {str(value)[:40]}; a whole number from 1 is expected")
+        got = f"is {ascii(value)[:40]}" if name in config else "is missing"
+        raise ValueError(f"{name} {got}; a whole number from 1 is expected")
     return value
 
 

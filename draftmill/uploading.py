@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from corpus.errors import UserError, first_line
+from corpus.outputs import refuse_own
 
 log = logging.getLogger("draftmill")
 
@@ -55,6 +56,8 @@ def check_place(place: Place, out: Path | None = None) -> None:
             raise UserError(f"{place.repo}: names no owner; a {place.kind} on the Hub is owner/name.")
     if out is not None and os.path.lexists(out):
         raise UserError(f"{out}: exists already. Name a new folder with --out.")
+    if out is not None:
+        refuse_own(out)
 
 
 def open_repo(place: Place) -> None:

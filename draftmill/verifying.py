@@ -21,6 +21,7 @@ from corpus.manifest import Manifest
 from corpus.manifest_file import load_manifest
 from corpus.workspace import Workspace
 from draftmill.builds import find_build
+from draftmill.table import cut, printable
 
 WIDTH = 80
 INDENT = 28  # two spaces, the verdict and the name
@@ -39,7 +40,18 @@ def named_build(named: str | None, workspace: Workspace) -> str | None:
     path = Path(named)
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return _build_of(load_manifest(path), named, workspace)
+    _refuse_unpublished(workspace)
     return find_build(named, workspace, imports=True).build_id
+
+
+def _refuse_unpublished(workspace: Workspace) -> None:
+    """Where nothing is published and nothing built, that is the answer, whatever is named.
+
+    Raises:
+        UserError: it is so.
+    """
+    if not workspace.snapshot.exists() and not any(workspace.root.glob("builds/*")):
+        raise UserError(f"{workspace.root}: holds no published ledger. Run `draftmill build MANIFEST` first.")
 
 
 def proof_lines(findings: Sequence[Finding], workspace: Workspace) -> list[str]:
@@ -54,7 +66,8 @@ def proof_lines(findings: Sequence[Finding], workspace: Workspace) -> list[str]:
     for one in findings:
         if one.build != block:
             block = one.build
-            lines.append("workspace" if block is None else f"{str(names.get(block) or '')[:40]} {block}".strip())
+            name = printable(str(names.get(block) or "")[:40])
+            lines.append("workspace" if block is None else cut(f"{name} {block}".strip(), WIDTH))
         lines += _finding_lines(one)
     breached = sum(not one.holds for one in findings)
     lines.append(
@@ -66,7 +79,7 @@ def proof_lines(findings: Sequence[Finding], workspace: Workspace) -> list[str]:
 def _finding_lines(one: Finding) -> list[str]:
     head = f"  {'ok' if one.holds else 'BREACH':<8}{one.what:<18}"
     return [
-        *wrap(one.said, WIDTH, initial_indent=head, subsequent_indent=" " * INDENT),
+        *wrap(printable(one.said), WIDTH, initial_indent=head, subsequent_indent=" " * INDENT),
         *([] if one.said else [head.rstrip()]),
         *(line for text in (*one.notes, *one.examples, one.next_step) if text for line in _indented(text)),
     ]
@@ -75,7 +88,7 @@ def _finding_lines(one: Finding) -> list[str]:
 def _indented(text: str) -> list[str]:
     """Wrapped between words: the name of a file that is too long for its line has one of its own, whole."""
     return wrap(
-        text, WIDTH, initial_indent=" " * 10, subsequent_indent=" " * 12,
+        printable(text), WIDTH, initial_indent=" " * 10, subsequent_indent=" " * 12,
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
 
@@ -91,6 +104,7 @@ def _build_of(manifest: Manifest, named: str, workspace: Workspace) -> str:
         except (OSError, ValueError, KeyError, TypeError):  # damaged: `draftmill build` writes it again
             continue
     if not fitting:
+        _refuse_unpublished(workspace)
         raise UserError(
             f"{named}: is not built in {workspace.root} as it is now. Run `draftmill build` first, or name a build: "
             "`draftmill status` lists them."

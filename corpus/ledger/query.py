@@ -9,11 +9,13 @@ from __future__ import annotations
 import glob
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from corpus.arrow import beyond_years
 from corpus.errors import UserError
+from corpus.ledger.spill import Limits, process_folder
 from corpus.ledger.writer import migrate, refuse_newer
 from corpus.workspace import Workspace
 
@@ -23,11 +25,14 @@ if TYPE_CHECKING:
 
 EXPLAIN = re.compile(r"\s*EXPLAIN(\s+ANALYZE)?\s+(?!ANALYZE\b)(.*)", re.IGNORECASE | re.DOTALL)
 
-NOT_IN_FRAMES = re.compile(r"\b(INTERVAL|UNION)\b")
+NOT_IN_FRAMES = re.compile(r"\b(INTERVAL|UNION|BIGNUM|UHUGEINT|BIT|VARIANT|GEOMETRY|TIME_NS|TIME WITH TIME ZONE)\b")
 
 
-def query(workspace: Workspace, sql: str) -> pl.DataFrame:
-    """The rows of one statement.
+def query(workspace: Workspace, sql: str, limits: Limits | None = None) -> pl.DataFrame:
+    """The rows of one statement; what no frame has a type or a value for is text.
+
+    Args:
+        limits: what it may take; None is as much as DuckDB takes by itself.
 
     Raises:
         UserError: no ledger yet, not a single SELECT, or SQL that DuckDB refuses.
@@ -36,9 +41,13 @@ def query(workspace: Workspace, sql: str) -> pl.DataFrame:
     import polars as pl
 
     statement = readable_statement(sql)
-    with connect(workspace, statement) as connection:
+    with connect(workspace, statement, limits) as connection:
         try:
-            table = _shown(connection.sql(statement)).to_arrow_table()
+            relation = connection.sql(statement)
+            table = _shown(relation, ()).to_arrow_table()
+            beyond = [place for place, column in enumerate(table.columns) if beyond_years(column)]
+            if beyond:  # seldom: so the question is asked again, and no other pays for looking before
+                table = _shown(relation, beyond).to_arrow_table()
             return pl.DataFrame(table.rename_columns(_distinct(table.column_names)))
         except (duckdb.Error, RuntimeError) as error:
             if workspace.snapshot.name in str(error) or "Corrupt database file" in str(error):
@@ -46,17 +55,24 @@ def query(workspace: Workspace, sql: str) -> pl.DataFrame:
             named = isinstance(error, duckdb.BinderException | duckdb.CatalogException)
             older = _older(workspace, connection) if named else None
             raise UserError(f"sql: {_short(error)}{older or ''}") from error
-        except pl.exceptions.PolarsError as error:
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError, OverflowError) as error:
             raise UserError(f"sql: a column cannot be shown ({_short(error)}). CAST it to VARCHAR.") from error
 
 
-def _shown(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
-    """The same with what no data frame has a type for as text: differences of times (00:01:02.5), unions."""
-    if not NOT_IN_FRAMES.search(str(relation.types)):
+def _shown(relation: duckdb.DuckDBPyRelation, beyond: Collection[int]) -> duckdb.DuckDBPyRelation:
+    """The same with what no data frame has a type for as text: differences of times (00:01:02.5), unions.
+
+    Args:
+        beyond: places of further columns to be text, from 0.
+    """
+    odd = {
+        place for place, kind in enumerate(map(str, relation.types)) if place in beyond or NOT_IN_FRAMES.search(kind)
+    }
+    if not odd:
         return relation
     columns = [
-        f"#{place}{'::VARCHAR' if NOT_IN_FRAMES.search(str(kind)) else ''} AS {_name(name)}"
-        for place, (name, kind) in enumerate(zip(relation.columns, relation.types, strict=True), start=1)
+        f"#{place + 1}{'::VARCHAR' if place in odd else ''} AS {_name(name)}"
+        for place, name in enumerate(relation.columns)
     ]
     return relation.project(", ".join(columns))
 
@@ -90,12 +106,13 @@ def readable_statement(sql: str) -> str:
     return str(statements[0].query)
 
 
-def connect(workspace: Workspace, asked: str | None = None) -> duckdb.DuckDBPyConnection:
+def connect(workspace: Workspace, asked: str | None = None, limits: Limits | None = None) -> duckdb.DuckDBPyConnection:
     """A locked read-only connection to the snapshot, with the text views.
 
     Args:
         asked: what will be run. Text views that it does not name are there without a row: to look at the files of a
             million answers takes longer than most questions.
+        limits: what its questions may take, where this process has not opened the snapshot yet.
 
     Raises:
         UserError: nothing has been published here yet, or the snapshot cannot be read.
@@ -111,7 +128,7 @@ def connect(workspace: Workspace, asked: str | None = None) -> duckdb.DuckDBPyCo
     try:
         connection = duckdb.connect(str(workspace.snapshot.absolute()), read_only=True)
         refuse_newer(connection, str(workspace.snapshot))
-        _lock(connection, workspace)
+        _lock(connection, workspace, limits)
     except (duckdb.Error, UnicodeError) as error:
         raise _unreadable(workspace, error) from error
     wanted = [name for name in EMPTY_VIEWS if asked is None or name in asked.lower()]
@@ -123,7 +140,7 @@ def connect(workspace: Workspace, asked: str | None = None) -> duckdb.DuckDBPyCo
     return connection
 
 
-def _lock(connection: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
+def _lock(connection: duckdb.DuckDBPyConnection, workspace: Workspace, limits: Limits | None) -> None:
     """Read below the workspace and nowhere else. A second connection of one process shares what the first has set."""
     locked = connection.execute("SELECT current_setting('lock_configuration')").fetchone()
     if locked and locked[0]:
@@ -131,6 +148,10 @@ def _lock(connection: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
     root = workspace.root.resolve()
     # a view's pattern is judged as it is written, the files that it finds by their names
     allowed = dict.fromkeys((f"{root}/", f"{glob.escape(str(root))}/"))
+    connection.execute(f"SET temp_directory = {_quoted(str(limits.folder if limits else process_folder()))}")
+    if limits is not None:
+        connection.execute(f"SET memory_limit = '{limits.memory_bytes}B'")
+        connection.execute(f"SET max_temp_directory_size = '{limits.spill_bytes}B'")
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET enable_progress_bar = false")
     connection.execute(f"SET allowed_directories = [{', '.join(map(_quoted, allowed))}]")
@@ -142,10 +163,15 @@ def _make_text_view(connection: duckdb.DuckDBPyConnection, name: str, statement:
     """Make a view of texts; one damaged file must not close the other views: asked, this one says why."""
     import duckdb
 
+    why = ""
     try:
         connection.execute(statement.replace("CREATE", "CREATE OR REPLACE", 1))
+        pattern, rows = FILES[name]
+        if statement == EMPTY_VIEWS[name] and connection.execute(f"SELECT EXISTS ({rows})").fetchall() == [(True,)]:
+            why = f"{name} cannot be read (no file of {pattern} is there, and the ledger has rows of them)"
     except duckdb.Error as error:
         why = f"{name} cannot be read ({_short(error)})"
+    if why:
         first = EMPTY_VIEWS[name].replace("NULL::VARCHAR", f"error({_quoted(why)})::VARCHAR", 1)
         connection.execute(first.removesuffix(" WHERE false").replace("CREATE", "CREATE OR REPLACE", 1))
 
@@ -282,6 +308,14 @@ EMPTY_VIEWS = {
     "SELECT NULL::VARCHAR AS response_id, NULL::INTEGER AS attempt, NULL::VARCHAR AS text, "
     "NULL::INTEGER[] AS prompt_token_ids, NULL::INTEGER[] AS token_ids WHERE false",
 }
+
+
+FILES = {
+    "prompt_text": ("pools/", "FROM prompts"),
+    "original_text": ("pools/", "FROM prompts"),
+    "response_text": ("responses/", "FROM responses WHERE state = 'accepted'"),
+}
+"""Of each text view: where its files lie, and rows of the ledger that come from them."""
 
 
 TEXT_COMMENTS: dict[str, tuple[str, dict[str, str]]] = {

@@ -6,8 +6,8 @@ COMMENT ON VIEW accepted_responses IS 'Accepted answers, one row per response_id
 
 CREATE OR REPLACE VIEW latest_build AS
 SELECT build_id, name, candidates_id, total, selected, held_out, created_at FROM builds
-QUALIFY row_number() OVER (ORDER BY created_at DESC, build_id) = 1;
-COMMENT ON VIEW latest_build IS 'The build that was made last; join it USING (build_id) to ask of that one alone';
+QUALIFY row_number() OVER (ORDER BY build_id IN (SELECT import_id FROM imports), created_at DESC, build_id) = 1;
+COMMENT ON VIEW latest_build IS 'The build that was made last; join it USING (build_id) to ask of that one alone. An import is it only where no build was made; name one as build_id (imports lists them)';
 COMMENT ON COLUMN latest_build.total IS 'Prompts that the mix asks for';
 COMMENT ON COLUMN latest_build.held_out IS 'Prompts of the holdout';
 

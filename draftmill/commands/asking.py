@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 import sys
 from contextlib import suppress
 from enum import StrEnum
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from corpus.workspace import Workspace
 
 EXIT_BREACH = 3
+MOST_SQL_BYTES = 16_000_000
+"""Of a file that holds one SELECT."""
 
 
 class Format(StrEnum):
@@ -68,6 +71,10 @@ def sql(
     if views:
         _list_views(place, asked=statement is not None or file is not None)
         return
+    if out is not None:
+        from corpus.outputs import refuse_output
+
+        refuse_output(out)
     form = output or _form_of(out)
     if form is Format.parquet and out is None and sys.stdout.isatty():
         raise UserError("sql: parquet is binary; name a file with --out FILE.")
@@ -101,6 +108,14 @@ def _statement(said: str | None, file: Path | None) -> str:
         raise UserError(f"sql: the SELECT {what}; give it as an argument, as - on standard input, or with --file FILE.")
     if file is not None:
         try:
+            about = file.stat()
+            if not stat.S_ISREG(about.st_mode):  # a device or pipe may never end
+                raise UserError(f"{ascii(str(file))[1:-1]}: is no plain file. Name one that holds one SELECT.")
+            if about.st_size > MOST_SQL_BYTES:
+                raise UserError(
+                    f"{ascii(str(file))[1:-1]}: has {about.st_size / 1e6:,.0f} MB, which is no SELECT; "
+                    f"{MOST_SQL_BYTES // 10**6} MB are read. Name a file that holds one."
+                )
             return file.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
@@ -116,8 +131,20 @@ def _statement(said: str | None, file: Path | None) -> str:
 
 
 def _form_of(out: Path | None) -> Format:
+    """The format that a file's name says; a table for standard output, a .txt, or a name without an ending.
+
+    Raises:
+        UserError: the ending is another one.
+    """
     suffix = out.suffix.lstrip(".").lower() if out else ""
-    return Format(suffix) if suffix in {form.value for form in Format} else Format.table
+    if suffix in ("", "txt"):
+        return Format.table
+    if suffix not in {form.value for form in Format}:
+        from corpus.errors import UserError
+
+        known = ", ".join(form.value for form in Format)
+        raise UserError(f"{ascii(str(out))[1:-1]}: no format is called {suffix[:40]!a}; say --format ({known}).")
+    return Format(suffix)
 
 
 def status(

@@ -139,7 +139,8 @@ def audit(
         with Screen("looking") as screen:
             seen = look(asked, Path(), lambda text: screen.update(printable(text)))
     except UserError as error:  # names of files and columns are somebody else's
-        raise UserError(printable(str(error))) from error
+        # what reads rows takes the command for a source of that name
+        raise UserError(printable(str(error).replace("source audit: ", "audit: ", 1))) from error
     found = find_shares(seen, targets, tolerance)
     told = figures(seen, found)
     if output is AuditFormat.text:

@@ -13,6 +13,7 @@ from typing import Any
 
 import typer
 
+FINISH_REASONS = ("stop", "length", "abort")
 SHORT = 8
 """Digits of an id that are offered."""
 
@@ -29,7 +30,16 @@ def manifests(incomplete: str) -> list[str]:
 
 def builds(ctx: typer.Context, incomplete: str) -> list[str]:
     """Builds and imports by name, by id where the word begins so or two have one name; and manifests."""
-    known = [(str(body.get("name") or ""), folder) for folder, body in _described(ctx)]
+    return _builds(list(_described(ctx)), incomplete)
+
+
+def selected_builds(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The same without imports, which nobody selected and a diff does not take."""
+    return _builds([(name, body) for name, body in _described(ctx) if body.get("kind") != "import"], incomplete)
+
+
+def _builds(described: list[tuple[str, dict[str, Any]]], incomplete: str) -> list[str]:
+    known = [(str(body.get("name") or ""), folder) for folder, body in described]
     names = [name for name, _ in known]
     offered = [name if names.count(name) == 1 and _one_word(name) else folder[:SHORT] for name, folder in known]
     offered += [folder[:SHORT] for _, folder in known if incomplete and folder.startswith(incomplete)]
@@ -44,6 +54,25 @@ def categories(ctx: typer.Context, incomplete: str) -> list[str]:
 def sources(ctx: typer.Context, incomplete: str) -> list[str]:
     """Sources that builds of the workspace read."""
     return _beginning(_each(ctx, "sources", "source"), incomplete)
+
+
+def drop_reasons(incomplete: str) -> list[str]:
+    """Codes of why source rows are left out, and not_needed."""
+    from draftmill.looking.reasons import NOT_NEEDED, ROWS
+
+    return _beginning([*ROWS, NOT_NEEDED], incomplete)
+
+
+def finish_reasons(incomplete: str) -> list[str]:
+    """How engines say that answers ended."""
+    return _beginning(FINISH_REASONS, incomplete)
+
+
+def hardware(incomplete: str) -> list[str]:
+    """GPUs of docs/hardware.md."""
+    from draftmill.hardware import GPUS
+
+    return _beginning((gpu.name for gpu in GPUS), incomplete)
 
 
 def _each(ctx: typer.Context, section: str, key: str) -> Iterator[str]:

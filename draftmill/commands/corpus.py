@@ -31,12 +31,15 @@ def diff(
         str,
         typer.Argument(
             metavar="OLD",
-            autocompletion=completion.builds,
+            autocompletion=completion.selected_builds,
             help="A manifest, or a build of the workspace: its id (6 digits are enough) or its name.",
         ),
     ],
     new: Annotated[
-        str, typer.Argument(metavar="NEW", autocompletion=completion.builds, help="What it is compared with: likewise.")
+        str,
+        typer.Argument(
+            metavar="NEW", autocompletion=completion.selected_builds, help="What it is compared with: likewise."
+        ),
     ],
     workspace: WorkspacePath = DEFAULT_WORKSPACE,
     form: Annotated[

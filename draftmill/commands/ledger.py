@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from draftmill.commands.options import DEFAULT_WORKSPACE, WorkspacePath
+
+if TYPE_CHECKING:
+    from corpus.workspace import Workspace
 
 app = typer.Typer(help="The ledger itself.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -30,5 +35,19 @@ def rebuild(workspace: WorkspacePath = DEFAULT_WORKSPACE) -> None:
 
     if not any((workspace / name).exists() for name in ("pools", "builds", "ledger.duckdb")):
         raise UserError(f"{workspace}: no workspace (it holds no pools, builds or ledger). Name the right --workspace.")
-    for kind, count in rebuild_workspace(Workspace(workspace)).items():
+    place = Workspace(workspace)
+    for kind, count in rebuild_workspace(place).items():
         typer.echo(f"{kind:<16}{count:>10,}")
+    _write_missing_data(place)
+
+
+def _write_missing_data(workspace: Workspace) -> None:
+    """DATA.md of the builds that have none: a copy of a workspace may have been made without them."""
+    from corpus.building import manifest_folder
+    from corpus.ledger.query import LedgerReader
+    from draftmill.looking.report import DATA, write_data
+
+    ledger = LedgerReader(workspace)
+    for (build_id,) in ledger.rows("SELECT build_id FROM builds ORDER BY created_at"):
+        if not (workspace.build(build_id) / DATA).exists():
+            write_data(ledger, build_id, manifest_folder(workspace, build_id))

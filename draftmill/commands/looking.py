@@ -149,14 +149,14 @@ def _write_frame(rows: pl.DataFrame, form: Format, out: Path | None) -> None:
 
 
 def _write_lines(lines: list[str], out: Path | None) -> None:
-    from corpus.artefacts import write_text
+    from corpus.outputs import write_output_text
 
     text = "".join(f"{line}\n" for line in lines)
     if out is None:
         sys.stdout.write(text)
         sys.stdout.flush()
     else:
-        write_text(out, text)
+        write_output_text(out, text)
 
 
 def show(
@@ -232,7 +232,15 @@ def sample(
         typer.Option("--state", help="Answers in this state; truncated ones are accepted and ran into max_tokens."),
     ] = None,
     finish_reason: Annotated[
-        str | None, typer.Option("--finish-reason", metavar="NAME", help="Answers that ended so: stop, length, …")
+        str | None,
+        typer.Option(
+            "--finish-reason", metavar="NAME", autocompletion=completion.finish_reasons,
+            help="Answers that ended so: stop, length, …",
+        ),
+    ] = None,
+    license_: Annotated[
+        str | None,
+        typer.Option("--license", metavar="NAME", help="Of sources under this licence; unknown: they state none."),
     ] = None,
     holdout: Annotated[
         bool | None, typer.Option("--holdout/--no-holdout", help="Held-out rows alone, or none of them.")
@@ -240,8 +248,9 @@ def sample(
     dropped: Annotated[
         str | None,
         typer.Option(
-            "--dropped", metavar="REASON",
-            help="Source rows that were left out for this reason; of duplicates both sides.",
+            "--dropped", metavar="REASON", autocompletion=completion.drop_reasons,
+            help="Source rows that were left out for this reason; of duplicates both sides. not_needed: candidates "
+            "that the mix did not take.",
         ),
     ] = None,
     number: Annotated[int, typer.Option("-n", "--number", metavar="N", min=1, max=1000, help="How many rows.")] = 5,
@@ -257,14 +266,19 @@ def sample(
     from corpus.errors import UserError
     from corpus.workspace import Workspace
     from draftmill.looking.chosen import age_note, chosen_build, open_reader
+    from draftmill.looking.reasons import NOT_NEEDED
     from draftmill.looking.sample_lines import sample_lines
     from draftmill.looking.sampling import Wanted, draw
 
-    if dropped is not None and (state, finish_reason, category, holdout) != (None, None, None, None):
-        raise UserError("sample: dropped rows have no state, finish reason, category or holdout; give --source alone.")
+    labels = (state, finish_reason, holdout, None if dropped == NOT_NEEDED else category)
+    if dropped is not None and labels != (None, None, None, None):
+        raise UserError(
+            "sample: dropped rows have no state, finish reason, category or holdout; give --source or --license."
+        )
     place = Workspace(workspace)
     reader = open_reader(place)
     chosen = chosen_build(build, place, reader)
-    wanted = Wanted(number, seed, category, source, state.value if state else None, finish_reason, holdout, dropped)
+    of_state = state.value if state else None
+    wanted = Wanted(number, seed, category, source, of_state, finish_reason, holdout, dropped, license_)
     drawn = draw(chosen, wanted, place, reader)
     _write_lines(sample_lines(chosen, drawn, number, chars, age_note(place)), None)

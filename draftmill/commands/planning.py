@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from draftmill.commands import completion
 from draftmill.commands.options import DEFAULT_WORKSPACE, Devices, ManifestPath, WorkspacePath
 
 
@@ -24,6 +25,7 @@ def plan(
         typer.Option(
             "--hardware",
             metavar="GPU",
+            autocompletion=completion.hardware,
             help="Reckon for this GPU of docs/hardware.md (b200, h200, h100, rtx-pro-6000, …). Default: this machine.",
         ),
     ] = None,
@@ -31,7 +33,8 @@ def plan(
         int | None, typer.Option("--gpus", metavar="N", min=1, help="How many. Default: 8, or all here.")
     ] = None,
     price: Annotated[
-        float | None, typer.Option("--price", metavar="USD", min=0, help="Of one GPU and hour, instead of list prices.")
+        float | None,
+        typer.Option("--price", metavar="USD", min=0, help="Of one GPU and hour, instead of list prices."),
     ] = None,
     config: Annotated[
         Path | None,

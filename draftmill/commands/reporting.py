@@ -10,6 +10,9 @@ import typer
 from draftmill.commands import completion
 from draftmill.commands.options import DEFAULT_WORKSPACE, WorkspacePath
 
+HTML = (".html", ".htm")
+MARKDOWN = (".md", ".markdown")
+
 
 def register(app: typer.Typer) -> None:
     """Put this command into the app."""
@@ -32,7 +35,8 @@ def report(
             "--out",
             "-o",
             metavar="FILE",
-            help="Where to write it; - is standard output. Default: reports/BUILD.html (or .md) in the workspace.",
+            help="Where to write it: as HTML or Markdown, by its name; - is standard output. Default: "
+            "reports/BUILD.html (or .md) in the workspace.",
         ),
     ] = None,
     markdown: Annotated[
@@ -44,15 +48,34 @@ def report(
     One HTML file that needs no network, light and dark, to be printed too. Prints its path. It is made from the
     published ledger, also while a run is writing. The same Markdown lies beside every build as DATA.md.
     """
+    from corpus.building import manifest_folder
+    from corpus.outputs import refuse_output
     from corpus.workspace import Workspace
     from draftmill.looking.chosen import chosen_build, open_reader
     from draftmill.looking.report import STDOUT, make_report, report_path, write_report
-    from draftmill.verifying import named_build
 
     place = Workspace(workspace)
-    build_id = named_build(named, place) or chosen_build(None, place, open_reader(place)).build_id
+    if out is not None and out != STDOUT:
+        refuse_output(out)
+        markdown = _is_markdown(out, markdown)
+    build_id = chosen_build(named, place, open_reader(place)).build_id
     path = out or report_path(place, build_id, markdown=markdown)
-    base = Path(named).parent if named and Path(named).suffix in (".yaml", ".yml") else Path()
+    of_manifest = named is not None and Path(named).suffix in (".yaml", ".yml")
+    base = Path(named or "").parent if of_manifest else manifest_folder(place, build_id) or Path()
     write_report(make_report(place, build_id, base, markdown=markdown), path)
     if path != STDOUT:
         typer.echo(path)
+
+
+def _is_markdown(out: Path, markdown: bool) -> bool:
+    """Whether a file is to hold Markdown: as its name says, else as the option does.
+
+    Raises:
+        UserError: they contradict each other.
+    """
+    from corpus.errors import UserError
+
+    suffix = out.suffix.lower()
+    if markdown and suffix in HTML:
+        raise UserError(f"report: {out.name} is HTML by its name, and --markdown was given. Leave one of them out.")
+    return markdown or suffix in MARKDOWN

@@ -11,6 +11,11 @@ from draftmill.table import cut, printable
 WIDTH = 80
 BAR = "█"
 PARTS = " ▏▎▍▌▋▊▉"
+UNLINKED = (
+    "No answers are linked yet, those that exist already neither: draftmill generate MANIFEST does it, and its "
+    "--dry-run says how many are reused."
+)
+"""Of a build that was never planned for generation: its answers may all be there, and it shows none."""
 
 
 def left(text: str, width: int) -> str:

@@ -35,6 +35,8 @@ LEAST = 30
 SOURCE_COLUMNS = ("source", "dataset", "data_source", "subset", "origin")
 """Columns by which rows of a single file are told apart, where they hold few values."""
 FEW_VALUES, MOST_VALUES = 50, 200
+MOST_COLUMNS = 200
+"""That an error line names."""
 OTHERS = "(others)"
 UNLABELLED = "(no label)"
 LANGUAGE_ROWS, LANGUAGE_CHARS = 400, 3_000
@@ -169,7 +171,7 @@ class _Looked:
         """
         result = self.result
         if self._missing and result.read:
-            known = ", ".join(ascii(name)[1:-1] for name in sorted(self._seen_columns)[:12])
+            known = self._known_columns()
             name = sorted(self._missing)[0]
             raise UserError(f"{SPEAKER}: no row has the column {ascii(name)[1:-1]}; columns are {known}.")
         if not result.prompts:
@@ -185,12 +187,18 @@ class _Looked:
         }
         result.why = dict(self._why)
 
+    def _known_columns(self) -> str:
+        """Columns of the rows that were read, for a line; of a file with thousands the first."""
+        names = [ascii(name)[1:-1] for name in sorted(self._seen_columns)]
+        more = len(names) - MOST_COLUMNS
+        return ", ".join(names[:MOST_COLUMNS]) + (f" and {more:,} more" if more > 0 else "")
+
     def _nothing(self) -> str:
         result = self.result
         if not result.population:
             return f"{SPEAKER}: {result.asked.place.paths[0]}: no rows there. Name files that hold some."
         why = ", ".join(f"{count:,} {reason}" for reason, count in result.reasons.most_common(4))
-        known = ", ".join(ascii(name)[1:-1] for name in sorted(self._seen_columns)[:12])
+        known = self._known_columns()
         hint = f"Columns are {known}; name the one that holds the prompts with --field." if known else ""
         return f"{SPEAKER}: none of the {result.read:,} rows that were read holds a prompt ({why}). {hint}".rstrip()
 

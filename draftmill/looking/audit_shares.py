@@ -8,6 +8,7 @@ is stopped for what is shown, not for what may be: stopping a good one costs as 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -189,12 +190,14 @@ def read_shares(text: str) -> dict[str, float]:
         name, equals, weight = part.strip().rpartition("=")
         number = _POINTS.fullmatch(weight)
         name = name.strip()
-        if not equals or not name or number is None:
+        if not equals or not name or number is None or not math.isfinite(float(number[1])):
             shown = ascii(part.strip())[:60]
             raise UserError(f"{SPEAKER}: --shares holds {shown}; write CATEGORY=WEIGHT, as in coding=46,general=26.")
         if name in found:
             raise UserError(f"{SPEAKER}: --shares names {ascii(name)[1:-1]} twice. Name each category once.")
         found[name] = float(number[1])
+    if not math.isfinite(sum(found.values())):
+        raise UserError(f"{SPEAKER}: --shares add up to more than a number holds; write smaller weights.")
     if not sum(found.values()) > 0:
         raise UserError(f"{SPEAKER}: --shares are all zero; at least one category needs a weight.")
     return found

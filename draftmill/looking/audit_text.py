@@ -23,7 +23,10 @@ from draftmill.table import cut, printable
 
 WIDTH = 80
 MOST_GROUPS = 24
+FEW = 30
 NAME, CATEGORY = 30, 20
+SHARE_DIGITS = 4
+"""Of shares as parts of one, in JSON."""
 
 Figures = Mapping[str, Any]
 
@@ -72,7 +75,8 @@ def _table(found: Figures) -> Iterator[str]:
     yield from table(header, rows)
 
 
-def _how(found: Figures) -> str:
+def _how(found: Figures, as_put: str = "`as put`") -> str:
+    """What was read, and what errs. `as_put`: the column of the classifier's own counts, if there is one."""
     files = sum(part["files"] for part in found["parts"])
     drawn = "all of them" if found["read"] == found["rows"] else f"seed {found['seed']}"
     text = f"Read {found['read']:,} of {found['rows']:,} rows in {files:,} file{'s' * (files != 1)} ({drawn})"
@@ -81,11 +85,15 @@ def _how(found: Figures) -> str:
         text += f"; {found['read'] - found['prompts']:,} hold no prompt: {why}"
     if found["label"] is not None:
         return f"{text}. Categories are the labels in column {_safe(found['label'])[:NAME]}; sampling alone errs."
-    return f"{text}. The interval holds sampling and classifier error together; `as put` is what the classifier said."
+    said = f"; {as_put} is what the classifier said" if as_put else ""
+    return f"{text}. The interval holds sampling and classifier error together{said}."
 
 
 def _hint(found: Figures) -> str | None:
-    """What would tell more, where the interval is too wide."""
+    """What would tell more, where the interval is too wide; and that so few prompts tell little."""
+    if found["prompts"] < FEW:
+        counted = "1 prompt is" if found["prompts"] == 1 else f"{found['prompts']:,} prompts are"
+        return f"{counted} few: shares of less than {FEW} say little."
     if found["verdict"] not in (State.cannot_tell.value, State.may_be_skewed.value):
         return None
     worst = next(one for one in found["categories"] if one["category"] == found["worst"])
@@ -181,7 +189,16 @@ def _safe(text: str) -> str:
 
 def as_json(found: Figures) -> str:
     """Everything, as one object."""
-    return json.dumps(found, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
+    return json.dumps(_rounded(found), indent=1, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def _rounded(value: Any) -> Any:
+    """The same with shares to a hundredth of a point: no sample knows more."""
+    if isinstance(value, Mapping):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(inner) for inner in value]
+    return round(value, SHARE_DIGITS) if isinstance(value, float) else value
 
 
 CSV_COLUMNS = ("scope", "name", "category", "rows", "read", "share", "low", "high", "target")
@@ -228,7 +245,7 @@ def as_markdown(found: Figures) -> str:
         for one in found["categories"]
     ]
     text = [f"**{_plain(found['line'])}**", markdown_table(header, [name != "category" for name in header], rows)]
-    text.append(_plain(_how(found)))
+    text.append(_plain(_how(found, "as put" if any(_groupings(found)) else "")))
     for title, groups in _groupings(found):
         told = [
             [

@@ -1,7 +1,8 @@
 """Which build a question is of, and how fresh the answer is.
 
-The newest build where none is named; else by id, first digits, name, or its manifest. A name that nothing has gets the
-nearest that is there. Reads the published ledger; a manifest is read only where one is named. Writes nothing.
+The newest build where none is named, an import only where there is no build; else by id, first digits, name, or its
+manifest. A name that nothing has gets the nearest that is there. Reads the published ledger; a manifest is read only
+where one is named. Writes nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ STALE_S = 60.0
 """Older than this, a snapshot's age is said while a run writes."""
 MOST_NAMED = 3
 ID_PREFIX = re.compile(r"[0-9a-f]{6,24}")
+SHORT = re.compile(r"[0-9a-f]{1,5}")
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,14 @@ class Build:
     created_at: datetime | None
     imported: bool
     newest: bool
+    """Of its kind: of builds, or of imports."""
     running: str | None
     """The command that works on it now, or None."""
 
     @property
     def label(self) -> str:
         """Its name and the first digits of its id."""
-        return f"{self.name} {self.build_id[:8]}"
+        return f"{printable(self.name)} {self.build_id[:8]}"
 
     @property
     def in_tokens(self) -> bool:
@@ -59,7 +62,7 @@ class Build:
 SELECT = """
     SELECT b.build_id, b.name, b.candidates_id, b.unit, b.total, b.selected, b.held_out, b.tolerance, b.created_at,
            b.build_id IN (SELECT import_id FROM imports)
-    FROM builds b ORDER BY b.created_at DESC, b.build_id
+    FROM builds b ORDER BY 10, b.created_at DESC, b.build_id
 """
 
 
@@ -105,6 +108,8 @@ def chosen_build(named: str | None, workspace: Workspace, reader: LedgerReader) 
         raise UserError(
             f"{workspace.root}: {_said(named)} names {len(found)} builds here: {several}{more}. Say which by its id."
         )
+    if SHORT.fullmatch(named) and any(one.build_id.startswith(named) for one in builds):
+        raise UserError(f"{_said(named)}: too short for an id; its first six digits are needed.")
     there = printable(", ".join(f"{one.build_id[:8]} ({one.name[:40]})" for one in builds[:MOST_NAMED]))
     near = printable(nearest(named, {one.name for one in builds}))
     raise UserError(
@@ -113,12 +118,14 @@ def chosen_build(named: str | None, workspace: Workspace, reader: LedgerReader) 
 
 
 def all_builds(workspace: Workspace, reader: LedgerReader) -> list[Build]:
-    """Builds and imports, the newest first."""
+    """Builds, the newest first, and then imports likewise: what was selected is what questions are of."""
     running: dict[str, str] = {}
     if workspace.coordinator() is not None:
         newest = reader.rows("SELECT command, build_id FROM runs WHERE outcome IS NULL ORDER BY run_id DESC LIMIT 1")
         running = {str(build_id): str(command) for command, build_id in newest}
-    return [_build(row, place == 0, running) for place, row in enumerate(reader.rows(SELECT))]
+    rows = reader.rows(SELECT)
+    kinds = [bool(row[-1]) for row in rows]
+    return [_build(row, kinds.index(kinds[place]) == place, running) for place, row in enumerate(rows)]
 
 
 def _build(row: tuple[Any, ...], newest: bool, running: dict[str, str]) -> Build:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from corpus.ledger.query import LedgerReader
@@ -20,6 +21,8 @@ TARGET = "target"
 SELECTED = "selected"
 STAGES = (TARGET, SELECTED, "generated", "accepted", "captured", "trained")
 JUDGED = STAGES[2:]
+NO_NAME = "-"
+"""The category of rows that have none: a damaged ledger's."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +60,23 @@ class Composition:
     wanted: int
     """Answers that the build wants, the holdout left out; 0 before the first `generate`."""
 
-    @property
+    @cached_property
+    def _sums(self) -> dict[tuple[str, str | None, str | None], Cell]:
+        """By stage, category and source, None for all of them: a page asks for each of some thousand sums often."""
+        found: dict[tuple[str, str | None, str | None], Cell] = {}
+        for (stage, name, source), one in self.cells.items():
+            keys = {(stage, at, of) for at in (name, None) for of in (source, None)}
+            for key in keys:
+                found[key] = found[key] + one if key in found else one
+        return found
+
+    @cached_property
     def stages(self) -> list[str]:
         """Those that have something, in order."""
         have = {stage for stage, _, _ in self.cells}
         return [stage for stage in STAGES if stage in have]
 
-    @property
+    @cached_property
     def categories(self) -> list[str]:
         """Largest target first; what has none, by what it has."""
         names = {category for _, category, _ in self.cells}
@@ -74,17 +87,21 @@ class Composition:
 
         return sorted(names, key=order)
 
+    @cached_property
+    def _sources(self) -> dict[str, list[str]]:
+        found: dict[str, set[str]] = {}
+        for _, name, source in self.cells:
+            if source is not None:
+                found.setdefault(name, set()).add(source)
+        return {name: sorted(sources) for name, sources in found.items()}
+
     def sources(self, category: str) -> list[str]:
         """Sources of a category, by name."""
-        return sorted({source for _, name, source in self.cells if name == category and source is not None})
+        return self._sources.get(category, [])
 
     def cell(self, stage: str, category: str | None = None, source: str | None = None) -> Cell | None:
         """The sum over what is not named; None where there is nothing."""
-        found: Cell | None = None
-        for (at, name, of), one in self.cells.items():
-            if at == stage and category in (None, name) and source in (None, of):
-                found = one if found is None else found + one
-        return found
+        return self._sums.get((stage, category, source))
 
     def amount(self, stage: str, category: str | None = None, source: str | None = None) -> int | None:
         """Prompts or response tokens."""
@@ -134,7 +151,9 @@ def read_composition(reader: LedgerReader, build: Build, in_tokens: bool | None 
         "WHERE build_id = ?",
         build.build_id,
     ):
-        cells[stage, category, source] = Cell(int(rows), int(prompts), _whole(prompt_tokens), _whole(response_tokens))
+        key = (stage, NO_NAME if category is None else category, source)
+        one = Cell(_whole(rows) or 0, _whole(prompts) or 0, _whole(prompt_tokens), _whole(response_tokens))
+        cells[key] = cells[key] + one if key in cells else one
         if source is not None:
             licenses[source] = license_
     ((wanted,),) = reader.rows(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 
-from draftmill.looking.answers import WIDTH, bar, count, left, percent, said
+from draftmill.looking.answers import UNLINKED, WIDTH, bar, count, left, percent, said
 from draftmill.looking.chosen import heading
 from draftmill.looking.composition import JUDGED, SELECTED, TARGET, Composition
 
@@ -19,7 +19,7 @@ MOST_NAMED = 3
 def composition_lines(made: Composition, by_source: bool = False, age: str | None = None) -> list[str]:
     """All stages side by side."""
     stages = made.stages
-    lines = [*said(heading(made.build)), *said(_progress(made)), *(said(age) if age else [])]
+    lines = [*_head(made), *(said(age) if age else [])]
     if not stages:
         return [*lines, "nothing is selected: its ledger has no rows of this build"]
     lines += ["", f"{'category':<{LABEL}}" + "".join(f"{stage:>{FIGURE}}" for stage in stages)]
@@ -56,6 +56,12 @@ def _block(made: Composition, stages: Sequence[str], category: str, source: str 
 
 def _off_words(points: float) -> str:
     return f"{abs(points):.1f} {'high' if points > 0 else 'low'}"
+
+
+def _head(made: Composition) -> list[str]:
+    """Which build it is, how far, and what to do where its answers are not looked up yet."""
+    unlinked = not made.wanted and not made.build.imported and made.build.running is None
+    return [*said(heading(made.build)), *said(_progress(made)), *(said(UNLINKED) if unlinked else [])]
 
 
 def _progress(made: Composition) -> str:
@@ -120,7 +126,7 @@ def _told(stages: Sequence[str]) -> str:
 
 def stage_lines(made: Composition, stage: str, by_source: bool = False, age: str | None = None) -> list[str]:
     """One stage, with all its figures and a bar against the target."""
-    lines = [*said(heading(made.build)), *said(_progress(made)), *(said(age) if age else [])]
+    lines = [*_head(made), *(said(age) if age else [])]
     header = f"{stage:<{ONE_LABEL}}{'target':>7}{'share':>8}{'prompts':>10}{'answers':>10}{'tokens':>10}"
     lines += ["", header]
     for category in made.categories:

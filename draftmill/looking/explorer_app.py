@@ -7,6 +7,7 @@ the guard's matter. Reads; writes nothing.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 import time
@@ -18,9 +19,10 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from corpus.errors import UserError
+from corpus.ledger.query import INNER
 from corpus.ledger.texts import prompt_texts
 from corpus.workspace import Workspace
-from draftmill.looking.answers import count, percent
+from draftmill.looking.answers import UNLINKED, count, percent
 from draftmill.looking.chosen import Build, all_builds
 from draftmill.looking.composition import SELECTED, STAGES, TARGET, Composition, read_composition
 from draftmill.looking.explorer_export import FORMS, exported
@@ -73,8 +75,9 @@ EXAMPLES = (
      "       quantile_cont(response_tokens, 0.9)::INT AS p90, max(response_tokens) AS longest\n"
      "FROM provenance JOIN latest_build USING (build_id)\nWHERE state = 'accepted' GROUP BY ALL ORDER BY category"),
     ("Answers that were cut off",
-     "SELECT category, source, count(*) AS answers\nFROM provenance JOIN latest_build USING (build_id)\n"
-     "WHERE finish_reason = 'length' GROUP BY ALL ORDER BY answers DESC"),
+     "SELECT category, source, count(*) FILTER (finish_reason = 'length') AS cut_off,\n"
+     "       count(*) FILTER (finish_reason IS NOT NULL) AS answers\n"
+     "FROM provenance JOIN latest_build USING (build_id)\nGROUP BY ALL ORDER BY cut_off DESC, answers DESC"),
     ("Acceptance length by category",
      "SELECT category, measured_by, round(acceptance_length, 2) AS tau, rows\nFROM acceptance_by_category "
      "ORDER BY category, measured_by"),
@@ -106,7 +109,7 @@ class Explorer:
             routes=[
                 Route("/", self._page(self.rows_page)),
                 Route("/row", self._page(self.row_page)),
-                Route("/sql", self._page(self.sql_page)),
+                Route("/sql", self._page(self.sql_page, is_watched=True)),
                 Route("/export", self._page(self.export)),
                 Route("/style.css", self._page(_style)),
             ]
@@ -128,14 +131,24 @@ class Explorer:
         self._stopping.set()
         self.published.interrupt()
 
-    def _page(self, made: Callable[[Request], Response]) -> Callable[[Request], Any]:
+    def _page(self, made: Callable[[Request], Response], is_watched: bool = False) -> Callable[[Request], Any]:
+        """The endpoint that makes a page in a thread.
+
+        Args:
+            is_watched: `request.state.gone` is set when whoever asked has left.
+        """
         from anyio.to_thread import run_sync
 
         async def answered(request: Request) -> Response:
+            request.state.gone = threading.Event()
+            watching = asyncio.ensure_future(_leaving(request)) if is_watched else None
             try:
                 return await run_sync(made, request, abandon_on_cancel=True)
             except UserError as error:
                 return self._html("problem.html", 422, problem=str(error), title="Not shown")
+            finally:
+                if watching is not None:
+                    watching.cancel()
 
         return answered
 
@@ -210,8 +223,18 @@ class Explorer:
         """A statement and its result."""
         sql = request.query_params.get("q", "")
         snapshot = self.published.now()
-        made: Answer | None = answer(self.workspace, sql, stop=self._stopping) if sql.strip() else None
-        return self._html("sql.html", title="SQL", sql=sql, answer=made, examples=EXAMPLES, views=_views(snapshot))
+        gone: threading.Event = request.state.gone
+
+        def is_over() -> bool:
+            return gone.is_set() or self._stopping.is_set()
+
+        made: Answer | None = answer(self.workspace, sql, is_over=is_over) if sql.strip() else None
+        builds = all_builds(self.workspace, snapshot)
+        is_unanswered = bool(builds) and ANSWERS not in kinds_of(snapshot, builds[0].build_id)
+        return self._html(
+            "sql.html", title="SQL", sql=sql, answer=made, examples=EXAMPLES, views=_views(snapshot),
+            unanswered=f"{builds[0].label}: {UNLINKED}" if is_unanswered else "",
+        )  # fmt: skip
 
     def export(self, request: Request) -> Response:
         """The filtered rows as a file."""
@@ -229,6 +252,13 @@ class Explorer:
         name = f"draftmill-{build.build_id[:8]}-{kind}-{rows}.{form}"
         headers = {"content-disposition": f'attachment; filename="{name}"'}
         return StreamingResponse(_begun(pieces), media_type=FORMS[form], headers=headers)
+
+
+async def _leaving(request: Request) -> None:
+    """Wait until the connection is closed."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    request.state.gone.set()
 
 
 def _begun(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -348,7 +378,7 @@ def _age(workspace: Workspace) -> str:
 
 
 def _views(snapshot: Snapshot) -> list[tuple[str, str, str]]:
-    """Name, comment and columns of each view and table."""
+    """Name, comment and columns of each view and table that is there to be asked."""
     comments = dict(snapshot.rows(
         "SELECT view_name, comment FROM duckdb_views() WHERE database_name = 'ledger' AND NOT internal "
         "UNION ALL SELECT table_name, comment FROM duckdb_tables() WHERE database_name = 'ledger'"
@@ -360,7 +390,10 @@ def _views(snapshot: Snapshot) -> list[tuple[str, str, str]]:
     texts = [("prompt_text", "Texts of prompts, from the files", "prompt_id, messages, tools, asked"),
              ("response_text", "Texts of answers, from the files",
               "response_id, attempt, text, prompt_token_ids, token_ids")]  # fmt: skip
-    return texts + [(name, comments.get(name) or "", names) for name, names in columns]
+    return texts + [
+        (name, comments.get(name) or "", names) for name, names in columns
+        if name not in INNER and name != "schema_migrations" and not name.startswith("kept_")
+    ]  # fmt: skip
 
 
 def _thousands(number: int | None) -> str:

@@ -1,8 +1,9 @@
 """The rows that filters leave, as a file that is sent while it is made: csv, jsonl or parquet.
 
 Answers have the columns of the view `provenance`, prompts and dropped rows those of their tables; with texts,
-`messages`, `tools` (JSON) and `answer` follow, read from the workspace's files. Memory holds one batch; what DuckDB
-joins beyond its limit it spills to disk.
+`messages`, `tools` (JSON) and `answer` follow, read from the workspace's files, and `unread`, which says why a row has
+none: a file that is gone or damaged takes its own texts and no others. Memory holds one batch; what DuckDB joins
+beyond its limit it spills to disk.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ from __future__ import annotations
 import glob
 import io
 from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from corpus.arrow import to_frame
 from draftmill.looking.explorer_rows import ANSWERS, DROPPED, PROMPTS
 from draftmill.looking.filters import Filters, condition
 
 if TYPE_CHECKING:
+    import duckdb
     import polars as pl
+    import pyarrow as pa
 
     from draftmill.looking.explorer_snapshot import Snapshot
 
@@ -49,25 +55,50 @@ FROM drops d JOIN {table} l ON l.place = d.rowid AND l.tried = 2 WHERE {where}""
 def exported(snapshot: Snapshot, kind: str, build_id: str, filters: Filters, form: str, texts: bool) -> Iterator[bytes]:
     """The file, piece by piece."""
     import polars as pl
+    import pyarrow as pa
 
-    sql, values = export_sql(snapshot, kind, build_id, filters, texts)
     with snapshot.cursor() as cursor:
-        reader = cursor.sql(sql, params=values).to_arrow_reader(BATCH_ROWS)
+        schema, batches = _read(snapshot, cursor, kind, build_id, filters, texts)
         if form == "parquet":
-            yield from _parquet(reader)
+            yield from _parquet(schema, batches)
             return
         is_first = True
-        for batch in reader:
-            yield from _lines(pl.DataFrame(batch), form, is_first)
+        for batch in batches:
+            yield from _lines(to_frame(pa.Table.from_batches([batch])), form, is_first)
             is_first = False
         if is_first:
-            yield from _lines(pl.DataFrame(reader.schema.empty_table()), form, True)
+            yield from _lines(pl.DataFrame(schema.empty_table()), form, True)
+
+
+def _read(
+    snapshot: Snapshot, cursor: duckdb.DuckDBPyConnection, kind: str, build_id: str, filters: Filters, texts: bool
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The columns and the batches. Where a file of texts ends it, each is read first, and the damaged ones left out."""
+    import duckdb
+    import pyarrow as pa
+
+    def begun(proved: bool) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        sql, values = export_sql(snapshot, kind, build_id, filters, texts, proved)
+        reader = cursor.sql(sql, params=values).to_arrow_reader(BATCH_ROWS)
+        first = next(reader, None)
+        return reader.schema, chain(() if first is None else (first,), reader)
+
+    try:
+        return begun(False)
+    except (duckdb.Error, pa.ArrowException, OSError):
+        if not texts:
+            raise
+    return begun(True)
 
 
 def export_sql(
-    snapshot: Snapshot, kind: str, build_id: str, filters: Filters, texts: bool
+    snapshot: Snapshot, kind: str, build_id: str, filters: Filters, texts: bool, proved: bool = False
 ) -> tuple[str, dict[str, Any]]:
-    """The question, and its parameters by name."""
+    """The question, and its parameters by name.
+
+    Args:
+        proved: read each file of texts first, and leave the damaged ones out.
+    """
     where, given = condition(filters)
     values: dict[str, Any] = {"build": build_id} if kind == ANSWERS else {}
     for place, value in enumerate(given):
@@ -75,36 +106,69 @@ def export_sql(
         values[f"f{place}"] = value
     # the list's names for columns that tables have too
     rows = ROWS[kind].format(table=f"(SELECT * FROM {snapshot.list_of(kind, build_id)} WHERE {where})", where="true")
-    return (_with_texts(snapshot, kind, rows) if texts else rows), values
+    return (_with_texts(snapshot, kind, rows, proved) if texts else rows), values
 
 
-def _with_texts(snapshot: Snapshot, kind: str, rows: str) -> str:
+NO_PROMPT = (
+    "CASE WHEN w.prompt_id IS NOT NULL AND q.prompt_id IS NULL "
+    "THEN 'prompt: its file of pools/ is gone or cannot be read' END"
+)
+NO_ANSWER = (
+    "CASE WHEN w.shard IS NOT NULL AND a.response_id IS NULL "
+    "THEN 'answer: responses/' || w.shard || ' is gone, cannot be read or holds it no more' END"
+)
+
+
+def _with_texts(snapshot: Snapshot, kind: str, rows: str, proved: bool) -> str:
     root = snapshot.workspace.root.resolve()
-    pools = _files(root, "pools/*/*.parquet", "prompt_id, messages, tools", "prompt_id")
-    answers = _files(root, "responses/*.parquet", "response_id, attempt, text", "response_id")
+    pools = _files(root, "pools/*/*.parquet", "prompt_id, messages, tools", "prompt_id", proved)
+    answers = _files(root, "responses/*.parquet", "response_id, attempt, text", "response_id", proved)
+    unread = f"nullif(concat_ws('; ', {NO_PROMPT}{f', {NO_ANSWER}' if kind == ANSWERS else ''}), '') AS unread"
     joined = f"WITH wanted AS ({rows}) SELECT w.*, q.messages, q.tools"
     ends = (
-        "FROM wanted w LEFT JOIN (SELECT prompt_id, any_value(messages) AS messages, any_value(tools) AS tools "
+        f"{unread} FROM wanted w "
+        "LEFT JOIN (SELECT prompt_id, any_value(messages) AS messages, any_value(tools) AS tools "
         f"FROM ({pools}) WHERE prompt_id IN (SELECT prompt_id FROM wanted) GROUP BY prompt_id) q USING (prompt_id)"
     )
     if kind != ANSWERS:
-        return f"{joined} {ends}"
+        return f"{joined}, {ends}"
     return (
-        f"{joined}, a.text AS answer {ends} "
+        f"{joined}, a.text AS answer, {ends} "
         f"LEFT JOIN ({answers}) a ON a.response_id = w.response_id AND a.attempt = w.attempt AND a.shard = w.shard"
     )
 
 
-def _files(root: Any, pattern: str, columns: str, key: str) -> str:
+def _files(root: Path, pattern: str, columns: str, key: str, proved: bool) -> str:
     """A SELECT over parquet files; of none, no rows."""
-    if not any(root.glob(pattern)):
+    there = sorted(root.glob(pattern))
+    if proved:
+        there = [path for path in there if _is_whole(path, columns)]
+    if not there:
         names = ", ".join(
             f"NULL::{'INTEGER' if name == 'attempt' else 'VARCHAR'} AS {name}" for name in columns.split(", ")
         )
         return f"SELECT {names}, NULL::VARCHAR AS shard WHERE false"
-    path = f"{glob.escape(str(root))}/{pattern}".replace("'", "''")
-    files = f"read_parquet('{path}', filename = true)"
+    named = [glob.escape(str(path)) for path in there] if proved else [f"{glob.escape(str(root))}/{pattern}"]
+    listed = ", ".join(_quoted(name) for name in named)
+    files = f"read_parquet([{listed}], filename = true)"
     return f"SELECT {columns}, parse_filename(filename) AS shard FROM {files} WHERE {key} IS NOT NULL"
+
+
+def _is_whole(path: Path, columns: str) -> bool:
+    """Whether every value of these columns can be read."""
+    import duckdb
+
+    read = ", ".join(f"max(length({name}::VARCHAR))" for name in columns.split(", "))
+    try:
+        with duckdb.connect() as connection:
+            connection.execute(f"SELECT {read} FROM read_parquet({_quoted(glob.escape(str(path)))})").fetchall()
+    except duckdb.Error:
+        return False
+    return True
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _lines(frame: pl.DataFrame, form: str, is_first: bool) -> Iterator[bytes]:
@@ -119,12 +183,12 @@ def _lines(frame: pl.DataFrame, form: str, is_first: bool) -> Iterator[bytes]:
     yield frame.with_columns(nested).write_csv(include_header=is_first).encode()
 
 
-def _parquet(reader: Any) -> Iterator[bytes]:
+def _parquet(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
     import pyarrow.parquet as pq
 
     sink = _Sink()
-    with pq.ParquetWriter(sink, reader.schema, compression="zstd") as writer:
-        for batch in reader:
+    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+        for batch in batches:
             writer.write_batch(batch)
             yield sink.taken()
     yield sink.taken()

@@ -14,7 +14,7 @@ from typing import Any
 from corpus.errors import UserError
 from corpus.ledger.query import LedgerReader
 from corpus.workspace import Workspace
-from draftmill.looking.finding import Match, find
+from draftmill.looking.finding import Match, find, not_found
 from draftmill.looking.records import record_of
 
 MOST_SAID = 60
@@ -60,7 +60,7 @@ class Record:
 
 
 def find_record(workspace: Workspace, reader: LedgerReader, named: str, place: str | None) -> Record:
-    """The record of an id (or its first digits), or of a source row's place: POOL:CHUNK:ROW:FILE.
+    """The record of whatever `draftmill show` takes, or of a source row's place: POOL:CHUNK:ROW:FILE.
 
     Raises:
         UserError: nothing is called so.
@@ -70,10 +70,7 @@ def find_record(workspace: Workspace, reader: LedgerReader, named: str, place: s
         return as_page(record_of(match, workspace, reader))
     found = find(named.strip(), reader)
     if not found:
-        raise UserError(
-            f"{ascii(named.strip())[:MOST_SAID]}: no prompt, answer, build, drafter or run has this id, or begins with "
-            "it (six digits at least)."
-        )
+        raise UserError(not_found(named.strip(), reader))
     if len(found) > 1:
         return Record("Which one?", several=[(one.kind, one.id, one.said) for one in found])
     return as_page(record_of(found[0], workspace, reader))
@@ -101,7 +98,10 @@ def as_page(record: dict[str, Any]) -> Record:
         rows = value if isinstance(value, list) else [value] if isinstance(value, dict) else []
         rows = [row if isinstance(row, dict) else {"": row} for row in rows]
         if rows:
-            sections.append(_section(key.replace("_", " ").capitalize(), rows))
+            inner = _inner(rows)
+            outer = [{name: value for name, value in row.items() if name not in inner} for row in rows]
+            sections.append(_section(_title(key), outer))
+            sections += [_section(_title(name), listed) for name, listed in inner.items()]
     tools = text.get("tools")
     return Record(
         f"{record['kind'].capitalize()} {record['id']}",
@@ -112,6 +112,21 @@ def as_page(record: dict[str, Any]) -> Record:
         sections,
         has_text="text" in record,
     )
+
+
+def _title(key: str) -> str:
+    return key.replace("_", " ").capitalize()
+
+
+def _inner(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Lists of rows within rows, by their name: tables of their own, each row with the build that it is of."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        of_build = {"build_id": row["build_id"]} if len(rows) > 1 and "build_id" in row else {}
+        for name, value in row.items():
+            if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+                found.setdefault(name, []).extend({**of_build, **one} for one in value)
+    return found
 
 
 def _said(message: dict[str, Any]) -> str:
@@ -132,7 +147,9 @@ def _section(title: str, rows: list[dict[str, Any]]) -> Section:
 
 
 def _field(name: str, value: Any) -> Field:
-    return Field(_words(name), _value(value), value if name in LINKED and isinstance(value, str) else None)
+    # a person's first turn is 1, as in `show`
+    said = str(value + 1) if name == "turn" and isinstance(value, int) else _value(value)
+    return Field(_words(name), said, value if name in LINKED and isinstance(value, str) else None)
 
 
 def _words(name: str) -> str:

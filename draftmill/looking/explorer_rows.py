@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ANSWERS, PROMPTS, DROPPED = "answers", "prompts", "dropped"
 KINDS = (ANSWERS, PROMPTS, DROPPED)
+DROPPED_ROW = "prompt_id, pool_id, chunk, file, row_index, detail"
 PAGE_ROWS = 25
 MOST_CHOICES = 200
 """Values of one column that a form offers, the most frequent first."""
@@ -132,17 +133,19 @@ def _add_ids(snapshot: Snapshot, kind: str, rows: list[dict[str, Any]]) -> None:
     """Names of the very rows, and where their prompts lie."""
     tables = {ANSWERS: ("build_responses",), PROMPTS: ("selections",), DROPPED: ("source_rows", "drops")}[kind]
     columns = {
-        ANSWERS: "response_id, prompt_id, replica, turn",
-        PROMPTS: "prompt_id, replica",
-        DROPPED: "prompt_id, pool_id, chunk, file, row_index, detail",
-    }[kind]
+        "build_responses": "response_id, prompt_id, replica, turn",
+        "selections": "prompt_id, replica",
+        "source_rows": f"{DROPPED_ROW}, NULL AS winner_prompt_id, NULL AS winner_source, NULL AS similarity",
+        "drops": f"{DROPPED_ROW}, winner_prompt_id, winner_source, similarity",
+    }
     for stage, table in enumerate(tables, start=1):
         mine = [row for row in rows if kind != DROPPED or row["tried"] == stage]
         if not mine:
             continue
         marks = ", ".join("?" * len(mine))
         found = snapshot.records(
-            f"SELECT rowid AS place, {columns} FROM {table} WHERE rowid IN ({marks})", *(row["place"] for row in mine)
+            f"SELECT rowid AS place, {columns[table]} FROM {table} WHERE rowid IN ({marks})",
+            *(row["place"] for row in mine),
         )
         by_place = {one["place"]: one for one in found}
         for row in mine:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from corpus.errors import UserError
 from corpus.ledger.query import LedgerReader
+from corpus.ledger.spill import modest_limits
 from corpus.ledger.writer import refuse_newer
 from corpus.workspace import Workspace
 from draftmill.looking.explorer_rows import LISTS
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 MOST_LISTS = 6
 """Lists kept at a time: some 60 MB each at a million rows."""
-MEMORY = "4GB"
-"""What DuckDB may take before it spills: a run beside it needs the rest."""
 
 
 class Snapshot(LedgerReader):
@@ -51,7 +50,7 @@ class Snapshot(LedgerReader):
         self._connection = duckdb.connect(":memory:")
         with self._explained():
             self._connection.execute(f"SET temp_directory = '{str(spill).replace(chr(39), chr(39) * 2)}'")
-            self._connection.execute(f"SET memory_limit = '{MEMORY}'")
+            self._connection.execute(f"SET memory_limit = '{modest_limits(spill).memory_bytes}B'")
             self._connection.execute("SET TimeZone = 'UTC'")
             self._connection.execute("SET enable_progress_bar = false")  # it would draw on standard output
             self._connection.execute(f"ATTACH '{str(path).replace(chr(39), chr(39) * 2)}' AS ledger (READ_ONLY)")

@@ -1,15 +1,22 @@
 """SQL that a person typed into the page, run in a process of its own: it can be ended, and takes no memory along.
 
 The same refusals as `draftmill sql`: the statement goes through corpus.ledger.query. Only the first rows come back, as
-text for a page.
+text for a page. What the process spills lies in a folder of its own, which goes with it; it ends when whoever asked
+does, and at its own time limit. Few run at once: each may take a quarter of the memory.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import select
+import shutil
 import signal
+import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,6 +28,12 @@ from corpus.workspace import Workspace
 MOST_ROWS = 500
 TIME_LIMIT_S = 60.0
 POLL_S = 0.1
+MOST_AT_ONCE = 2
+WAIT_S = 20.0
+"""For another question to end."""
+GRACE_S = 5
+"""How much longer a process stays by itself, whose server should have ended it."""
+_places = threading.BoundedSemaphore(MOST_AT_ONCE)
 
 
 @dataclass(frozen=True)
@@ -35,12 +48,54 @@ class Answer:
 
 
 def answer(
-    workspace: Workspace, sql: str, limit_s: float = TIME_LIMIT_S, stop: threading.Event | None = None
+    workspace: Workspace,
+    sql: str,
+    limit_s: float = TIME_LIMIT_S,
+    is_over: Callable[[], bool] = lambda: False,
+    wait_s: float = WAIT_S,
 ) -> Answer:
-    """Run one statement, for at most limit_s seconds, or until `stop` is set."""
+    """Run one statement, for at most limit_s seconds.
+
+    Args:
+        is_over: asked again and again whether nobody waits for the answer any more.
+        wait_s: how long to wait for other questions to end.
+    """
+    with _place(wait_s, is_over) as is_free, _spill() as spill:
+        if is_over():
+            return Answer(error="stopped.")
+        if not is_free:
+            return Answer(error=f"{MOST_AT_ONCE} questions are being answered already; ask again when one is.")
+        return _asked(workspace, sql, limit_s, is_over, spill)
+
+
+@contextmanager
+def _place(wait_s: float, is_over: Callable[[], bool]) -> Iterator[bool]:
+    """One of the few; False where none came free."""
+    until = time.monotonic() + wait_s
+    is_free = False
+    while not is_free and time.monotonic() < until and not is_over():
+        is_free = _places.acquire(timeout=POLL_S)
+    try:
+        yield is_free
+    finally:
+        if is_free:
+            _places.release()
+
+
+@contextmanager
+def _spill() -> Iterator[Path]:
+    """A folder that DuckDB may fill, gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="draftmill-sql-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _asked(workspace: Workspace, sql: str, limit_s: float, is_over: Callable[[], bool], spill: Path) -> Answer:
     context = multiprocessing.get_context("spawn")
     receiving, sending = context.Pipe(duplex=False)
-    process = context.Process(target=_run, args=(str(workspace.root), sql, sending), daemon=True)
+    process = context.Process(target=_run, args=(str(workspace.root), sql, sending, str(spill), limit_s), daemon=True)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C is the server's to hear
     try:
         process.start()
@@ -50,7 +105,7 @@ def answer(
     try:
         until = time.monotonic() + limit_s
         while not receiving.poll(min(POLL_S, max(until - time.monotonic(), 0))):
-            if stop is not None and stop.is_set():
+            if is_over():
                 return Answer(error="stopped.")
             if time.monotonic() >= until:
                 return Answer(error=f"took longer than {limit_s:g} s. `draftmill sql` has no limit.")
@@ -79,12 +134,14 @@ def limited(sql: str) -> str:
     return f"SELECT * FROM (\n{statement}\n) LIMIT {MOST_ROWS + 1}"
 
 
-def _run(root: str, sql: str, sending: Connection) -> None:
+def _run(root: str, sql: str, sending: Connection, spill: str, limit_s: float) -> None:
+    _end_with_the_server(sending.fileno(), spill, limit_s)
     from corpus.ledger.query import query
+    from corpus.ledger.spill import modest_limits
     from draftmill.looking.explorer_text import cell
 
     try:
-        frame = query(Workspace(Path(root)), limited(sql))
+        frame = query(Workspace(Path(root)), limited(sql), modest_limits(Path(spill)))
         sending.send(
             Answer(
                 [cell(name) for name in frame.columns],
@@ -95,3 +152,22 @@ def _run(root: str, sql: str, sending: Connection) -> None:
         )
     except UserError as error:
         sending.send(Answer(error=cell(str(error), 1_000)))
+
+
+def _end_with_the_server(line: int, spill: str, limit_s: float) -> None:
+    """End this process when nobody holds the other end of the pipe `line`, or at its limit.
+
+    The alarm is the system's: it also ends a native call that keeps the interpreter from running the thread.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    signal.setitimer(signal.ITIMER_REAL, limit_s + GRACE_S)
+
+    def watch() -> None:
+        watched = select.poll()
+        watched.register(line, 0)  # of a pipe without a reader, POLLERR comes unasked
+        watched.poll()
+        shutil.rmtree(spill, ignore_errors=True)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="explore-sql-watch", daemon=True).start()

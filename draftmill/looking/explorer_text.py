@@ -7,7 +7,10 @@ are kept. Joiners stay, so that families of emoji and Indic scripts read as they
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Any
+
+from draftmill.table import blob_text
 
 STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
@@ -47,7 +50,9 @@ def cell(value: Any, chars: int = 400) -> str:
         return f"{value:.6g}"
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    if hasattr(value, "isoformat"):
-        return value.isoformat(sep=" ", timespec="seconds") if hasattr(value, "hour") else str(value)
+    if isinstance(value, bytes):
+        return excerpt(blob_text(value[:chars]), chars)
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="seconds")
     text = str(value)
     return excerpt(text, chars)

@@ -20,6 +20,8 @@ BOUNDS = {
 }  # fmt: skip
 """Limits in tokens, both ends included; a row without the number is outside any."""
 MOST = 2**62
+MOST_VALUES = 400
+"""That one address may name: each is a parameter of every question that a page asks."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def read_filters(pairs: Iterable[tuple[str, str]]) -> Filters:
     """Filters from the pairs of a query string; keys of other things are passed over, empty limits are none.
 
     Raises:
-        UserError: a limit is no whole number.
+        UserError: a limit is no whole number, or there are too many values.
     """
     chosen: dict[str, dict[str, None]] = {name: {} for name in CHOICES}
     limits: dict[str, int] = {}
@@ -60,6 +62,9 @@ def read_filters(pairs: Iterable[tuple[str, str]]) -> Filters:
             chosen[key][value] = None
         elif key in BOUNDS and value.strip():
             limits[key] = whole(key, value)
+    named = sum(map(len, chosen.values()))
+    if named > MOST_VALUES:
+        raise UserError(f"filters: the address names {named:,} values; at most {MOST_VALUES} are taken. Choose fewer.")
     return Filters(**{name: tuple(values) for name, values in chosen.items()}, **limits)  # type: ignore[arg-type]
 
 

@@ -7,6 +7,7 @@ compared by their first digits (six at least), places exactly. Reads the publish
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -135,6 +136,25 @@ def not_found(named: str, reader: LedgerReader) -> str:
     return printable(_not_found(named, reader))
 
 
+def _other_kind(named: str, reader: LedgerReader) -> str | None:
+    """What a name is that show has nothing for, and which command answers; None for a name of nothing."""
+    quoted = shlex.quote(named)
+    asked = (
+        ("SELECT 1 FROM sources WHERE source = ?",
+         f"a source. Ask draftmill funnel --source {quoted}, or show one of its rows: {quoted}:ROW."),
+        ("SELECT 1 FROM prompts WHERE category = ? UNION ALL SELECT 1 FROM build_targets WHERE category = $1",
+         f"a category. Ask draftmill composition, or draftmill sample --category {quoted}."),
+        ("SELECT 1 FROM pools WHERE dataset = ?",
+         f"a dataset. Show one of its rows: {quoted}:ROW; draftmill funnel says what became of all."),
+        ("SELECT 1 FROM runs WHERE command = ?",
+         f'a command. Its runs: draftmill sql "FROM runs WHERE command = \'{named}\'"; show takes a run\'s id.'),
+    )  # fmt: skip
+    for sql, what in asked:
+        if reader.rows(f"{sql.replace('?', '$1')} LIMIT 1", named):
+            return what
+    return None
+
+
 def _not_found(named: str, reader: LedgerReader) -> str:
     said = ascii(named)[1:-1][:120]
     place = PLACE.fullmatch(named)
@@ -147,6 +167,9 @@ def _not_found(named: str, reader: LedgerReader) -> str:
         )
         if name
     }
+    what = _other_kind(named, reader) if place is None else None
+    if what is not None:
+        return f"{said}: is {what}"
     if place is None:
         looked = "no prompt, response, build, drafter or run has this id, no row this upstream id, no build this name"
         return f"{said}: {looked}, in the published ledger.{nearest(named, names)}"

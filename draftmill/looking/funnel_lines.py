@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from draftmill.looking.answers import WIDTH, bar, count, left, percent, said
+from draftmill.looking.answers import UNLINKED, WIDTH, bar, count, left, percent, said
 from draftmill.looking.chosen import Build, heading
 from draftmill.looking.funnel import Funnel, summed
 from draftmill.looking.reasons import answer_words, row_words
@@ -23,6 +23,8 @@ def funnel_lines(build: Build, funnels: list[Funnel], age: str | None = None) ->
     lines = [*said(heading(build)), *(said(age) if age else [])]
     if build.running:
         lines += said(f"{build.running} is running: answers are those so far")
+    elif not build.imported and not any(one.wanted for one in funnels):
+        lines += said(UNLINKED)
     shown = [summed(funnels), *funnels] if len(funnels) > 1 else funnels
     for one in shown:
         lines += ["", *_block(one, build)]

@@ -39,6 +39,9 @@ ROWS = {
     "replica": "a prompt of the corpus once more",
 }
 
+NOT_NEEDED = "not_needed"
+"""Not dropped: a candidate that the mix did not take. `sample --dropped` shows those too."""
+
 ANSWERS = {
     "empty": "empty",
     "repetition": "ends in a loop",
@@ -57,7 +60,7 @@ ANSWERS = {
 
 def row_words(code: str) -> str:
     """Why a source row or prompt was left out."""
-    return ROWS.get(code, "left out")
+    return "the mix has enough" if code == NOT_NEEDED else ROWS.get(code, "left out")
 
 
 def answer_words(code: str) -> str:

@@ -121,7 +121,7 @@ def _response(response_id: str, workspace: Workspace, reader: LedgerReader) -> R
         response_id,
     )
     measured = sorted({row["drafter_id"] for row in drafters} | _drafters_of(builds, reader))
-    categories = sorted({row["category"] for row in builds})
+    categories = sorted({row["category"] for row in builds if row["category"] is not None})
     best = next((row for row in reversed(attempts) if row["state"] == "accepted"), attempts[-1] if attempts else None)
     return {
         "answer": {

@@ -16,6 +16,7 @@ from corpus.artefacts import write_text
 from corpus.errors import UserError, first_line
 from corpus.ledger.query import LedgerReader
 from corpus.ledger.writer import Readable
+from corpus.outputs import write_output_text
 from corpus.workspace import Workspace
 from draftmill.looking.report_html import html_text
 from draftmill.looking.report_markdown import markdown_text
@@ -60,9 +61,7 @@ def write_report(text: str, out: Path) -> None:
     if out == STDOUT:
         sys.stdout.write(text)
         return
-    if out.exists() and not out.is_file():
-        raise UserError(f"{out}: is no file. Name one with --out FILE, or - for standard output.")
-    write_text(out, text)
+    write_output_text(out, text)
 
 
 def write_data(ledger: Readable, build_id: str, base: Path | None = None) -> None:

@@ -128,7 +128,10 @@ def rest_of(rows: int, sql: str, most: int = MOST_ROWS) -> str:
     return f'{rows - most:,} more: draftmill sql "{sql}"' if rows > most else ""
 
 
-def visible(text: str, most: int = MOST_CHARS) -> str:
-    """Text of somebody else's on one line, cut; nothing of it steers a terminal or the direction of writing."""
-    shown = printable(text[: most + 1])
+def visible(text: str | None, most: int = MOST_CHARS) -> str:
+    """Text of somebody else's on one line, cut; nothing of it steers a terminal or the direction of writing.
+
+    None is `-`: rows of a damaged ledger lack what the whole ones have.
+    """
+    shown = printable("-" if text is None else text[: most + 1])
     return shown if len(shown) <= most else shown[: most - 1] + "…"

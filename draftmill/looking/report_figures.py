@@ -27,6 +27,8 @@ PER_OCTAVE = 2
 MOST_PANELS = 12
 MOST_LINES = 16
 MOST_DRAFTERS = 6
+WIDEST = 3.0
+"""The axis of τ ends at the widest interval, and at most at so many times the highest τ."""
 AS_SERVED = ("vllm", "walk")
 """Measures that say what serving will see, the best first."""
 MEASURES = {
@@ -224,7 +226,7 @@ def acceptance_section(facts: Facts) -> Section:
     blocks: list[Block] = [
         words(
             "Tokens a step of the target on held-out prompts, its own one included: 1 + accepted / drafts. Intervals "
-            "are 95%, with prompts taken for the independent draws; vLLM's counters and single prompts have none. ",
+            "are 95%, with answers taken for the independent draws; vLLM's counters and single answers have none. ",
             Code("walk"), " is the sequential walk as serving steps, ", Code("anchors"), " the mean over all positions "
             "(another number), ", Code("ddtree_N"), " the walk with a tree of N drafted nodes.",
         )
@@ -238,8 +240,11 @@ def acceptance_section(facts: Facts) -> Section:
             words("Drafter ", Code(drafter.drafter_id), f". {kind}: {drafter.algorithm or 'unknown'}{steps}{rows}.")
         )
         charted = [one for one in own if one.measured_by in AS_SERVED] or own
+        chart = _intervals(charted, facts)
+        goes_on = any(one.high is not None and one.high > chart.last for _, group in chart.groups for one in group)
+        more = ", → marks one that goes on beyond the axis" if goes_on else ""
         blocks += [
-            Figure(_intervals(charted, facts), "τ by category; bars are 95% intervals."),
+            Figure(chart, f"τ by category; bars are 95% intervals{more}."),
             _acceptance(own, facts),
         ]
     if len(measured) > MOST_DRAFTERS:
@@ -262,19 +267,25 @@ def _measure_order(measure: str) -> tuple[int, int, str]:
 
 
 def _intervals(own: Sequence[Acceptance], facts: Facts) -> Intervals:
-    tops = [one.tau for one in own]
-    likely = [one.high for one in own if one.high is not None and one.high <= 2 * max(tops)]
-    last = max([*tops, *likely])
+    most = max(one.tau for one in own)
+    # an interval of two answers may be as wide as it likes: the figures are what is to be seen
+    last = min(max(one.high or one.tau for one in own), WIDEST * most)
+    last = max(last, most)
     ticks = even_ticks(1.0, max(last, 1.5))
     end = max(ticks[-1], last)
     groups: dict[str, list[Interval]] = defaultdict(list)
     for one in _ordered(own, facts)[: MOST_PANELS * 4]:
         groups[one.category or "all, pooled"].append(
-            Interval(one.measured_by, one.tau, one.low, one.high, f"{one.tau:.2f} {_between(one, '–')}".rstrip())
+            Interval(one.measured_by, one.tau, one.low, one.high, _interval_text(one, end))
         )
     span = end - 1.0
     marks = tuple(((at - 1.0) / span, f"{at:g}") for at in ticks)
     return Intervals(tuple((name, tuple(rows)) for name, rows in groups.items()), 1.0, end, marks, "τ")
+
+
+def _interval_text(one: Acceptance, end: float) -> str:
+    goes_on = " →" if one.high is not None and one.high > end else ""
+    return f"{one.tau:.2f} {_between(one, '–')}".rstrip() + goes_on
 
 
 def _between(one: Acceptance, to: str = " to ") -> str:
@@ -291,5 +302,5 @@ def _acceptance(own: Sequence[Acceptance], facts: Facts) -> Table:
     ]  # fmt: skip
     left = f"{len(lines) - MOST_ROWS:,} more" if len(lines) > MOST_ROWS else ""
     return table(
-        ("category", "measured by", "#τ", "#95% interval", "#drafts", "#prompts"), lines[:MOST_ROWS], rest=left
+        ("category", "measured by", "#τ", "#95% interval", "#drafts", "#answers"), lines[:MOST_ROWS], rest=left
     )

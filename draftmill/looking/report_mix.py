@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from draftmill.looking.answers import UNLINKED
 from draftmill.looking.charts import Bar, Bars
 from draftmill.looking.report_blocks import MOST_ROWS, Block, Code, Figure, Section, Table, Words, rest_of, table, words
 from draftmill.looking.report_facts import DONE, TARGET, Facts, Part
@@ -18,19 +19,21 @@ MOST_CHARTED = 12
 def mix_section(facts: Facts) -> Section:
     """Counts and shares by category and stage."""
     reached, names = facts.reached(), facts.categories()
+    title = "What it is made of" if facts.build.imported else "Target against achieved"
     if not names:
-        return Section("mix", "Target against achieved", (words("Nothing is selected yet."),))
-    blocks: list[Block] = [
-        words(
-            f"Declared shares are of {facts.build.unit.replace('_', ' ')}; what is held out is not counted. A row is "
-            "one turn of a conversation."
-        )
-    ]
+        return Section("mix", title, (words("Nothing is selected yet."),))
+    declared = (
+        "An import declares no shares: these are what it holds."
+        if facts.build.imported
+        else f"Declared shares are of {facts.build.unit.replace('_', ' ')}; what is held out is not counted."
+    )
+    blocks: list[Block] = [words(f"{declared} A row is one turn of a conversation.")]
+    in_prompts = facts.build.unit == "prompts" and not facts.build.imported
     if reached:
         blocks += [
             Figure(
-                _share_bars(facts, reached, names[:MOST_CHARTED], "prompts", facts.build.unit == "prompts"),
-                "Share of prompts at each stage, against the share that is declared.",
+                _share_bars(facts, reached, names[:MOST_CHARTED], "prompts", in_prompts),
+                f"Share of prompts at each stage{', against the share that is declared' * in_prompts}.",
             ),
             _stage_table(facts, "prompts", names),
         ]
@@ -48,9 +51,11 @@ def mix_section(facts: Facts) -> Section:
             ]
         else:
             blocks.append(words("No prompt is answered yet, so rows and response tokens are not measured yet."))
+            if not facts.build.imported and not facts.recipes:
+                blocks.append(words(UNLINKED))
         if len(names) > MOST_CHARTED:
             blocks.append(words(f"The figures show {MOST_CHARTED} of {len(names):,} categories, the largest."))
-    return Section("mix", "Target against achieved", tuple(blocks))
+    return Section("mix", title, tuple(blocks))
 
 
 def _share_bars(facts: Facts, stages: Sequence[str], names: Sequence[str], what: str, promised: bool) -> Bars:
@@ -83,7 +88,7 @@ def _stage_table(facts: Facts, what: str, names: Sequence[str]) -> Table:
     whole = {stage: sum(_amount(part, what) for part in own.values()) for stage, own in parts.items()}
     wanted = facts.of_stage(TARGET)
     planned = what == "response_tokens" and bool(facts.target_tokens)
-    with_target = what == "prompts" or planned
+    with_target = (what == "prompts" or planned) and not facts.build.imported
     title = {"prompts": "prompts", "rows": "rows (turns)", "response_tokens": "response tokens"}[what]
     header = [title, *(["#declared", "#wanted"] if with_target else [])]
     header += [column for stage in stages for column in (f"#{DONE[stage]}", "#share")]

@@ -24,7 +24,7 @@ def read_rates(ledger: Readable, build_id: str) -> tuple[Rates, ...]:
     spans = ledger.rows(
         "SELECT r.command, s.run_id, epoch(min(s.sampled_at)), epoch(max(s.sampled_at)), "
         "count(*) / count(DISTINCT (s.engine, s.device)) "
-        "FROM engine_samples s JOIN runs r USING (run_id) WHERE r.build_id = ? AND s.sampled_at IS NOT NULL "
+        "FROM engine_samples s JOIN runs r USING (run_id) WHERE r.build_id = ? AND isfinite(s.sampled_at) "
         "GROUP BY ALL ORDER BY 2",
         build_id,
     )
@@ -49,7 +49,7 @@ def _rates(ledger: Readable, command: str, runs: list[tuple[str, float, float, f
         "SELECT coalesce(s.engine, ''), coalesce(s.device, ''), "
         "least(floor((o.start + epoch(s.sampled_at) - o.first) / ?)::BIGINT, ?) AS bin, count(*), avg(s.tokens_per_s), "
         "avg(s.running), avg(s.kv_use), avg(s.prefix_hits) FROM engine_samples s JOIN own o USING (run_id) "
-        "WHERE s.tokens_per_s IS NOT NULL GROUP BY ALL ORDER BY ALL",
+        "WHERE s.tokens_per_s IS NOT NULL AND isfinite(s.sampled_at) GROUP BY ALL ORDER BY ALL",
         [run for run, *_ in runs],
         [first for _, first, *_ in runs],
         starts,

@@ -11,7 +11,6 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from draftmill.looking.report_measured import (
     read_runs,
 )
 from draftmill.looking.report_rates import read_rates
+from draftmill.version import installed_version
 
 LOCK = "manifest.lock.yaml"
 BUILD = """
@@ -65,7 +65,7 @@ def read_facts(
         made_at=datetime.now(UTC),
         published_at=published_at,
         writing=writing,
-        version=_version(),
+        version=installed_version(),
         shares={category: share or 0.0 for category, share, _ in targets},
         target_tokens={category: tokens for category, _, tokens in targets if tokens is not None},
         composition=composition,
@@ -246,10 +246,3 @@ def _lock(folder: Path, base: Path) -> str:
         return json.dumps(published_lock(lock, base), indent=1, sort_keys=True)
     except (OSError, ValueError, KeyError, TypeError):  # damaged, or an import's: the report says that it is not there
         return ""
-
-
-def _version() -> str:
-    try:
-        return version("draftmill")
-    except PackageNotFoundError:
-        return "not installed"

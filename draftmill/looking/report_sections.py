@@ -64,9 +64,11 @@ def _tiles(facts: Facts) -> list[Tile]:
     prompts = sum(part.prompts for part in accepted)
     tiles = [
         Tile(
-            "prompts selected",
+            "prompts" if facts.build.imported else "prompts selected",
             f"{facts.build.selected:,}",
-            f"{facts.build.total:,} {facts.build.unit.replace('_', ' ')} wanted",
+            "imported"
+            if facts.build.imported
+            else f"{facts.build.total:,} {facts.build.unit.replace('_', ' ')} wanted",
         ),
         Tile("answers accepted", f"{rows:,}" if rows else "none yet", f"to {prompts:,} prompts" if rows else ""),
         Tile(

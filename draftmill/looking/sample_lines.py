@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from corpus.ledger.texts import PromptTexts
+from corpus.records import Prompt
 from draftmill.looking.answers import WIDTH, said
 from draftmill.looking.chosen import Build, heading
 from draftmill.looking.plain_text import text_lines
-from draftmill.looking.reasons import answer_words, row_words
+from draftmill.looking.reasons import NOT_NEEDED, answer_words, row_words
 from draftmill.looking.sampling import Drawn
 from draftmill.table import cut, printable
 
@@ -44,7 +46,8 @@ def _row(number: int, one: Drawn, chars: int) -> Iterator[str]:
         yield cut(printable(f"   row {labels['source']}:{labels['file']}:{labels['row_index']}"), WIDTH)
     title = "dropped" if one.winner is not None else "prompt"
     if one.prompt is not None:
-        yield from _prompt(title, labels.get("prompt_id"), one.prompt, chars)
+        shown = _until(one.prompt, labels.get("turn"))
+        yield from _prompt(title, labels.get("prompt_id"), shown, chars)
     if one.winner is not None:
         yield from _prompt("kept", labels.get("winner_prompt_id"), one.winner, chars)
     if one.answer is not None:
@@ -67,7 +70,9 @@ def _labels(labels: dict[str, Any]) -> Iterator[str]:
         if labels.get("response_tokens") is not None:
             yield f"{labels['response_tokens']:,} tokens"
         if labels.get("turn"):
-            yield f"turn {labels['turn']}"
+            yield f"turn {labels['turn'] + 1}"
+    elif reason == NOT_NEEDED:
+        yield f"not needed: {row_words(reason)} ({reason})"
     elif reason:
         yield f"dropped: {row_words(reason)} ({reason})"
 
@@ -86,6 +91,14 @@ def _prompt(title: str, prompt_id: str | None, prompt: PromptTexts, chars: int) 
         others.append(f"{len(prompt.tools)} tool{'s' * (len(prompt.tools) != 1)}")
     more = f" (beside {', '.join(others)})" if others else ""
     yield from _part(f"{title} {str(prompt_id)[:ID_DIGITS]}{more}", prompt.asked, prompt.why, chars)
+
+
+def _until(prompt: PromptTexts, turn: int | None) -> PromptTexts:
+    """What a turn's answer answers: the prompt up to there. `turn` counts from 0, as the ledger does; None is all."""
+    if turn is None or not all(isinstance(message.get("role"), str) for message in prompt.messages):
+        return prompt
+    ends = Prompt(tuple(prompt.messages)).ends() if prompt.messages else []
+    return replace(prompt, messages=prompt.messages[: ends[turn]]) if turn < len(ends) else prompt
 
 
 def _part(title: str, text: str, why: str | None, chars: int) -> Iterator[str]:

@@ -18,6 +18,7 @@ from corpus.ledger.texts import PromptTexts, ResponseTexts, prompt_texts, respon
 from corpus.suggestions import nearest
 from corpus.workspace import Workspace
 from draftmill.looking.chosen import Build
+from draftmill.looking.reasons import NOT_NEEDED
 from draftmill.table import printable
 
 FIRST = 64
@@ -31,6 +32,8 @@ ANSWER = (
     "shard_row"
 )
 PROMPT = "prompt_id category source holdout"
+LICENSE = "coalesce(s.license, p.license, 'unknown')"
+LICENSED = "FROM sources s LEFT JOIN pools p USING (pool_id) WHERE s.build_id = $1"
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class Wanted:
     finish_reason: str | None = None
     holdout: bool | None = None
     dropped: str | None = None
+    license: str | None = None
+    """Of sources under this licence, in any case; `unknown` is of those that state none."""
 
     @property
     def of_answers(self) -> bool:
@@ -69,6 +74,8 @@ def draw(build: Build, wanted: Wanted, workspace: Workspace, reader: LedgerReade
         UserError: the build has no such category, source, finish reason or drop.
     """
     _refuse_unknown(build, wanted, reader)
+    if wanted.dropped == NOT_NEEDED:
+        return _not_needed(build, wanted, workspace, reader)
     if wanted.dropped is not None:
         return _dropped(build, wanted, workspace, reader)
     answered = bool(reader.rows("SELECT 1 FROM build_responses WHERE build_id = ? LIMIT 1", build.build_id))
@@ -90,13 +97,16 @@ def _refuse_unknown(build: Build, wanted: Wanted, reader: LedgerReader) -> None:
         ("--finish-reason", wanted.finish_reason, "SELECT DISTINCT finish_reason FROM responses WHERE "
          "$1 IS NOT NULL AND $2 IS NOT NULL"),
         ("--dropped", wanted.dropped, "SELECT DISTINCT reason FROM drops WHERE candidates_id = $2 UNION "
-         "SELECT DISTINCT reason FROM source_rows WHERE pool_id IN (SELECT pool_id FROM sources WHERE build_id = $1)"),
+         "SELECT DISTINCT reason FROM source_rows WHERE pool_id IN (SELECT pool_id FROM sources WHERE build_id = $1) "
+         f"UNION SELECT '{NOT_NEEDED}'"),
+        ("--license", wanted.license, f"SELECT DISTINCT {LICENSE} {LICENSED} AND $2 IS NOT NULL"),
     ]  # fmt: skip
     for option, value, sql in asked:
         if value is None:
             continue
         known = {str(row[0]) for row in reader.rows(sql, build.build_id, build.candidates_id) if row[0] is not None}
-        if value not in known:
+        same = {one.lower() for one in known} if option == "--license" else known  # as licenses.deny takes them
+        if (value.lower() if option == "--license" else value) not in same:
             there = printable(", ".join(sorted(known)[:20])) or "none"
             near = printable(nearest(value, known))
             raise UserError(f"{build.label}: {option} {ascii(value)[1:-1][:80]} is not there; there is: {there}.{near}")
@@ -164,6 +174,9 @@ def _labels(build: Build, wanted: Wanted) -> tuple[str, list[Any]]:
         if value is not None:
             values.append(value)
             conditions.append(f"{name} = ${len(values)}")
+    if wanted.license is not None:
+        values.append(wanted.license)
+        conditions.append(f"source IN (SELECT s.source {LICENSED} AND lower({LICENSE}) = lower(${len(values)}))")
     return " AND ".join(conditions), values
 
 
@@ -212,14 +225,34 @@ def _dropped(build: Build, wanted: Wanted, workspace: Workspace, reader: LedgerR
         SELECT * EXCLUDE place FROM (
             SELECT *, md5(concat_ws(':', source, file, row_index)) AS place FROM left_out
             WHERE ($4 IS NULL OR source = $4)
+              AND ($7 IS NULL OR source IN (SELECT s.source FROM sources s LEFT JOIN pools p USING (pool_id)
+                                            WHERE s.build_id = $2 AND lower({LICENSE}) = lower($7)))
         ) ORDER BY place < $5, place LIMIT $6
         """,
         build.candidates_id, build.build_id, wanted.dropped, wanted.source, start_of(wanted.seed), wanted.n,
+        wanted.license,
     )  # fmt: skip
     found = [dict(zip(DROP.split(), row, strict=True)) for row in rows]
     ids = [row[key] for row in found for key in ("prompt_id", "winner_prompt_id") if row[key] is not None]
     texts = _prompt_texts(ids, workspace, reader)
     return [Drawn(row, texts.get(row["prompt_id"]), None, texts.get(row["winner_prompt_id"])) for row in found]
+
+
+def _not_needed(build: Build, wanted: Wanted, workspace: Workspace, reader: LedgerReader) -> list[Drawn]:
+    """Candidates that the mix had no need of: what a larger total would take next is among them."""
+    conditions, values = _labels(build, wanted)
+    start = len(values)
+    rows = reader.rows(
+        f"SELECT prompt_id, category, source FROM (SELECT *, $1 AS build_id FROM prompts "
+        f"WHERE candidates_id = ${start + 1} AND source IN (SELECT source FROM sources WHERE build_id = $1)) "
+        f"WHERE {conditions} "
+        "AND prompt_id NOT IN (SELECT prompt_id FROM selections WHERE build_id = $1) "
+        f"ORDER BY prompt_id < ${start + 2}, prompt_id LIMIT ${start + 3}",
+        *values, build.candidates_id, start_of(wanted.seed), wanted.n,
+    )  # fmt: skip
+    found = [dict(zip(("prompt_id", "category", "source"), row, strict=True)) | {"reason": NOT_NEEDED} for row in rows]
+    texts = _prompt_texts([row["prompt_id"] for row in found], workspace, reader)
+    return [Drawn(row, texts.get(row["prompt_id"])) for row in found]
 
 
 def _prompt_texts(ids: list[str], workspace: Workspace, reader: LedgerReader) -> dict[str, PromptTexts]:
@@ -228,4 +261,4 @@ def _prompt_texts(ids: list[str], workspace: Workspace, reader: LedgerReader) ->
         "WHERE prompt_id IN (SELECT unnest($1)) GROUP BY prompt_id",
         list(dict.fromkeys(ids)),
     )
-    return prompt_texts(workspace, [(str(a), str(b), int(c)) for a, b, c in places])
+    return prompt_texts(workspace, [(str(a), str(b), int(c)) for a, b, c in places if c is not None])

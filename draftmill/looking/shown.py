@@ -114,6 +114,8 @@ def _field(key: str, value: Any, indent: str) -> Iterator[str]:
 def _said(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if key == "turn" and isinstance(value, int):
+        return str(value + 1)  # for a person the first is 1; --json has the ledger's own
     if key in ("reason", "left_out") and isinstance(value, str):
         words = ROWS.get(value) or ANSWERS.get(value)
         return f"{value}: {words}" if words and words != value else value

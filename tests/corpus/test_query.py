@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from corpus.errors import UserError
 from corpus.ledger.query import query, readable_statement
 from corpus.ledger.writer import open_ledger
 from corpus.workspace import Workspace
+from draftmill.app import run_app
 
 World = Any
 
@@ -171,7 +174,7 @@ def test_types_that_a_ledger_or_a_question_may_give(built: World) -> None:
 
 
 def test_a_type_that_cannot_be_shown_is_one_line(built: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corpus.ledger.query._shown", lambda relation: relation)
+    monkeypatch.setattr("corpus.ledger.query._shown", lambda relation, beyond: relation)
     with pytest.raises(UserError, match="CAST it to VARCHAR") as caught:
         query(built.workspace, "SELECT union_value(a := 1) AS one")
     assert "\n" not in str(caught.value)
@@ -186,6 +189,88 @@ def test_differences_of_times_are_text(built: World) -> None:
     assert rows.columns == ["n", 'it "took"', "n_1"]
     nested = query(built.workspace, "SELECT [INTERVAL 3 DAY] AS spans, {'a': union_value(b := 1)} AS one")
     assert nested.row(0) == ("[3 days]", "{'a': 1}")
+
+
+@pytest.mark.parametrize(
+    ("sql", "shown"),
+    [
+        ("SELECT DATE '-infinity' AS x", "-infinity"),
+        ("SELECT TIMESTAMP 'infinity' AS x", "infinity"),
+        ("SELECT TIMESTAMPTZ 'infinity' AS x", "infinity"),
+        ("SELECT TIMESTAMP '290000-01-01' AS x", "290000-01-01 00:00:00"),
+        ("SELECT TIMESTAMP_S '10000-01-01' AS x", "10000-01-01 00:00:00"),
+        ("SELECT DATE '9999-12-30' AS x", "9999-12-30"),
+        ("SELECT [TIMESTAMP 'infinity'] AS x", "[infinity]"),
+        ("SELECT {'a': DATE 'infinity'} AS x", "{'a': infinity}"),
+        ("SELECT '101'::BIT AS x", "101"),
+        ("SELECT 340282366920938463463374607431768211455::UHUGEINT AS x", "340282366920938463463374607431768211455"),
+        ("SELECT TIMETZ '12:00:00+01' AS x", "12:00:00+01"),
+        ("SELECT 'POINT(1 1)'::GEOMETRY AS x", "POINT (1 1)"),
+        ("SELECT '\\x00a\\x5C'::BLOB AS x", r"\x00a\x5C"),
+        ("SELECT {'a': '\\xFF'::BLOB} AS x", r"\xFF"),
+        ("SELECT TIME '12:00:01.5' AS x", "12:00:01.5"),
+    ],
+)
+def test_what_no_frame_or_date_of_python_can_hold_is_text_in_every_form(built: World, sql: str, shown: str) -> None:
+    from draftmill.looking.explorer_text import cell
+    from draftmill.rows import write_rows
+
+    rows = query(built.workspace, sql)
+    assert cell(rows["x"][0])
+    texts = {}
+    for form in ("csv", "json", "table", "parquet"):
+        file = built.root / f"out.{form}"
+        write_rows(rows, form, file)
+        texts[form] = file.read_bytes().decode("utf-8", "replace")
+    assert shown in texts["csv"].replace(r"\\", "\\")
+    assert shown in str(json.loads(texts["json"])[0]["x"]).replace(r"\\", "\\")
+
+
+def test_a_file_that_holds_no_select_is_refused_before_it_is_read(
+    built: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "large.sql").open("wb") as large:
+        large.truncate(16_000_001)
+    for name, said in (("pipe", "is no plain file"), ("large.sql", "has 16 MB, which is no SELECT"), ("no", "cannot")):
+        assert run_app(["sql", "--file", str(tmp_path / name), "-w", str(built.workspace.root)]) == 2
+        told = capsys.readouterr().err
+        assert said in told
+        assert told.count("\n") == 1
+
+
+def test_a_result_is_not_written_over_the_ledger(built: World, capsys: pytest.CaptureFixture[str]) -> None:
+    before = everything(built.root)
+    asked = [[*command, "--format", "json"] for command in (["sql", "FROM builds"], ["composition"], ["funnel"])]
+    for command in (*asked, ["report"]):
+        for name in ("ledger.snapshot.duckdb", "workspace.lock", "builds/new.csv"):
+            file = str(built.workspace.root / name)
+            assert run_app([*command, "--out", file, "-w", str(built.workspace.root)]) == 2, command
+            told = capsys.readouterr().err
+            assert "draftmill's own" in told
+            assert told.count("\n") == 1
+    assert everything(built.root) == before
+
+
+def test_a_question_leaves_nothing_in_the_workspace(built: World) -> None:
+    before = everything(built.root)
+    rows = query(built.workspace, "SELECT current_setting('temp_directory') AS at")
+    assert not Path(rows.item()).is_relative_to(built.root)
+    assert everything(built.root) == before
+
+
+def test_texts_whose_files_are_all_gone_are_an_error_and_not_an_empty_answer(built: World) -> None:
+    pools = built.workspace.root / "pools"
+    pools.rename(pools.with_name("away"))
+    try:
+        for view in ("prompt_text", "original_text"):
+            with pytest.raises(UserError, match=rf"{view} cannot be read \(no file of pools/ is there") as caught:
+                query(built.workspace, f"FROM {view}")
+            assert "\n" not in str(caught.value)
+        assert query(built.workspace, "SELECT count(*) FROM builds").item() == 1
+        assert query(built.workspace, "FROM response_text").height == 0  # nothing is answered: truly none
+    finally:
+        pools.with_name("away").rename(pools)
 
 
 def test_a_statement_is_judged_as_it_is_parsed_and_not_by_its_words() -> None:

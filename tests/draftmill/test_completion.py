@@ -24,7 +24,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("tab")
     for build_id, name in {"aaaa11112222": "small", "bbbb11112222": "small", "cccc11112222": "left-behind"}.items():
         body = {"name": name, "targets": [{"category": "coding"}, {"category": "code-other"}], "sources": SOURCES}
-        described(root, build_id, json.dumps(body))
+        kind = {"kind": "import"} if name == "left-behind" else {}
+        described(root, build_id, json.dumps(body | kind))
     described(root, "dddd11112222", "{")
     described(root, "eeee11112222", json.dumps({"name": "\x1b[31mred", "targets": 3, "sources": [3]}))
     (root / "workspace" / "ledger.snapshot.duckdb").write_text("no database")
@@ -79,6 +80,11 @@ def asked(folder: Path, spoken: Mapping[str, str]) -> subprocess.CompletedProces
         ("draftmill diff left-behind aa", ["aaaa1111"]),
         ("draftmill sample --category co", ["code-other", "coding"]),
         ("draftmill sample --source ", ["human-eval", "mt-bench"]),
+        ("draftmill sample --dropped near", ["near_duplicate", "near_empty"]),
+        ("draftmill sample --dropped not_n", ["not_needed"]),
+        ("draftmill sample --finish-reason l", ["length"]),
+        ("draftmill plan --hardware h2", ["h200"]),
+        ("draftmill diff left", []),
         ("draftmill composition -w nowhere left", []),
     ],
 )

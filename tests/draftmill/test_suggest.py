@@ -121,6 +121,7 @@ def test_stated_traffic_decides_and_may_come_of_a_file(world: World, capsys: Any
     assert suggest(world, path, *stated, "--out", str(path.with_name("a.yaml"))) == 0
     shown = capsys.readouterr().out
     assert "traffic as stated" in shown
+    assert "not in the stated traffic, so counted as 0: math" in shown
     assert re.search(r"math +8\.0 .* less traffic", shown)
     (world.root / "traffic.json").write_text('{"coding": 190, "general": 10}')
     chosen = ["--traffic-file", str(world.root / "traffic.json"), "--out", str(path.with_name("b.yaml"))]
@@ -226,7 +227,7 @@ def test_where_nothing_was_measured_it_says_what_to_run(world: World, capsys: An
     path = world.root / "mix.yaml"
     path.write_text(MANIFEST)
     assert suggest(world, path) == 2
-    assert "is not built in" in capsys.readouterr().err
+    assert "holds no published ledger" in capsys.readouterr().err
     build(world)
     assert suggest(world, path) == 2
     assert re.search(r"nothing is measured of a drafter of .*mix\.yaml.*`draftmill train`", capsys.readouterr().err)

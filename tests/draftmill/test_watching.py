@@ -208,7 +208,10 @@ def test_a_run_of_an_earlier_coordinator_is_not_the_present_ones(running: Runnin
     scene = look(workspace)
     assert scene.owner is not None
     assert scene.run is None
-    assert status_lines(workspace)[-2:] == [f"running now: {scene.owner}", "no stage has begun yet"]
+    *lines, last = status_lines(workspace)
+    assert " ".join(line.strip() for line in lines).endswith(f"running now: {scene.owner}")
+    assert last == "no stage has begun yet"
+    assert max(map(len, lines[1:])) <= 80
 
 
 def test_what_a_run_warns_of_is_said_once_where_it_runs_and_stays_where_it_is_watched(

@@ -96,7 +96,7 @@ def test_a_funnel_that_does_not_add_up_exits_3(asked: World, capsys: Any, monkey
 
 def test_dropped_rows_take_no_filter_of_answers(asked: World, capsys: Any) -> None:
     text = ran(asked, capsys, "sample", "--dropped", "duplicate", "--state", "accepted", code=2)
-    assert "give --source alone" in text
+    assert "give --source or --license" in text
 
 
 def test_the_age_is_said_while_a_run_writes_and_it_matters(asked: World) -> None:

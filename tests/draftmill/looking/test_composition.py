@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -47,6 +48,54 @@ def test_shares_of_a_stage_sum_to_one_and_lines_fit(stages: dict[str, dict[str, 
         line for stage in STAGES for line in stage_lines(made, stage, by_source=True)
     ]
     assert all(cell_len(line) <= 80 for line in lines)
+
+
+class Counting(dict[tuple[str, str, str | None], Cell]):
+    """Cells that know how often all of them were looked at."""
+
+    looks = 0
+
+    def items(self) -> Any:
+        self.looks += 1
+        return super().items()
+
+    def __iter__(self) -> Any:
+        self.looks += 1
+        return super().__iter__()
+
+
+def test_a_thousand_categories_are_looked_at_a_few_times_and_not_once_each() -> None:
+    counts = {f"category {i}": i + 1 for i in range(1000)}
+    small = composition(dict.fromkeys(STAGES, counts))
+    made = Composition(small.build, Counting(small.cells), {}, False, 100)
+    assert len(composition_lines(made, by_source=True)) > 2000
+    assert len(stage_lines(made, "accepted", by_source=True)) > 2000
+    assert composition_frame(made, made.stages, by_source=True).height == 6000
+    assert isinstance(made.cells, Counting)
+    assert made.cells.looks <= 10
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.sampled_from(STAGES), st.sampled_from("abc"), st.sampled_from(["x", "y", None])),
+        st.builds(Cell, st.integers(0, 9), st.integers(0, 9), st.none() | st.integers(0, 9), st.none()),
+    )
+)
+def test_a_sum_is_over_what_is_not_named(cells: dict[tuple[str, str, str | None], Cell]) -> None:
+    made = Composition(build(), cells, {}, False, 0)
+    for stage in STAGES:
+        for name in (None, *"abc"):
+            for source in (None, "x", "y"):
+                parts = [
+                    one for (at, of, by), one in cells.items()
+                    if at == stage and name in (None, of) and source in (None, by)
+                ]  # fmt: skip
+                found = made.cell(stage, name, source)
+                assert (found is None) == (not parts)
+                if found is not None:
+                    assert found.rows == sum(one.rows for one in parts)
+                    tokens = [one.prompt_tokens for one in parts if one.prompt_tokens is not None]
+                    assert found.prompt_tokens == (sum(tokens) if tokens else None)
 
 
 @given(st.integers(0, 1000), st.floats(0, 20))

@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +120,7 @@ def test_a_file_holds_the_filtered_rows(small: World, kind: str) -> None:
         assert set(frames[form]["source"]) == {"talk"}
     assert frames["csv"].columns == frames["parquet"].columns
     assert set(frames["csv"].columns) == set(frames["jsonl"].columns)
+    assert frames["parquet"]["unread"].null_count() == rows
     for messages in frames["parquet"]["messages"]:
         assert json.loads(messages)[0]["content"].startswith("word word")
     if kind == ANSWERS:
@@ -346,6 +348,35 @@ def test_a_taken_port_is_said(served: tuple[subprocess.Popen[str], str], small: 
     assert done.returncode == 2
     assert f"port {port} is taken" in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("damage", ["cut", "middle", "gone"])
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_a_file_with_texts_says_which_it_could_not_read(world: World, damage: str, form: str) -> None:
+    published = told(world)
+    build = build_of(published)
+    chosen = Filters(state=("accepted",))
+    shard, *others = sorted(world.workspace.responses.glob("*.parquet"))
+    for pool in world.workspace.root.glob("pools/*/0.parquet"):
+        pool.unlink()
+    whole = shard.read_bytes()
+    if damage == "gone":
+        for one in (shard, *others):
+            one.unlink()
+    elif damage == "cut":
+        shard.write_bytes(whole[: len(whole) // 2])
+    else:
+        shard.write_bytes(whole[:8] + b"\xff" * (len(whole) // 2) + whole[8 + len(whole) // 2 :])
+    read = {"csv": pl.read_csv, "jsonl": partial(pl.read_ndjson, infer_schema_length=None), "parquet": pl.read_parquet}
+    data = b"".join(exported(published.now(), ANSWERS, build, chosen, form, texts=True))
+    frame = read[form](io.BytesIO(data))  # type: ignore[operator]
+    assert frame.height == count_rows(published.now(), ANSWERS, build, chosen) > 0
+    for row in frame.iter_rows(named=True):
+        assert not row["messages"]
+        assert "prompt: its file of pools/ is gone" in row["unread"]
+        bad = damage == "gone" or row["shard"] == shard.name
+        assert (f"answer: responses/{row['shard']} is gone" in row["unread"]) == bad
+        assert bool(row["answer"]) != bad
 
 
 def test_damaged_texts_are_said_in_their_place(world: World) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corpus.errors import UserError
-from draftmill.looking.filters import BOUNDS, CHOICES, Filters, condition, read_filters, write_filters
+from draftmill.looking.filters import BOUNDS, CHOICES, MOST_VALUES, Filters, condition, read_filters, write_filters
 
 VALUES = ["", "a", "b'; DROP TABLE rows; --", '"><script>', "\u202eb", "100%"]
 names = st.sampled_from(VALUES)
@@ -78,3 +78,10 @@ def test_other_keys_and_empty_limits_are_passed_over() -> None:
 def test_a_limit_is_a_whole_number(value: str) -> None:
     with pytest.raises(UserError, match=r"prompt_max: got .* expected a whole number"):
         read_filters([("prompt_max", value)])
+
+
+def test_an_address_of_thousands_of_values_is_refused_in_one_line() -> None:
+    most = [("category", f"c{i}") for i in range(MOST_VALUES)]
+    assert len(read_filters(most + most).category) == MOST_VALUES
+    with pytest.raises(UserError, match=r"the address names 401 values; at most 400"):
+        read_filters([*most, ("source", "x")])

@@ -336,7 +336,7 @@ def test_where_it_goes(world: World, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert report_path(world.workspace, "abc", markdown=True) == world.workspace.root / "reports" / "abc.md"
     write_report("text\n", Path("-"))
     assert capsys.readouterr().out == "text\n"
-    with pytest.raises(UserError, match="is no file"):
+    with pytest.raises(UserError, match="is a folder; nothing was written"):
         write_report("text", tmp_path)
     write_report("text", tmp_path / "new" / "a.html")
     assert (tmp_path / "new" / "a.html").read_text() == "text"
@@ -370,4 +370,4 @@ def test_the_commands_write_both_pages_and_say_where(world: World) -> None:
     assert printed.stdout.startswith("# small\n")
     refused = draftmill(world, "report", "absent")
     assert refused.returncode == 2
-    assert "neither a file nor a build" in refused.stderr
+    assert "neither a manifest nor a build" in refused.stderr
