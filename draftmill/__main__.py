@@ -23,7 +23,11 @@ def main() -> None:
     from draftmill.app import run_app
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: cleaned up, and one line
-    raise SystemExit(run_app(sys.argv[1:]))
+    code = run_app(sys.argv[1:])
+    # Ctrl-C inside an exec (every import of a dataclass is one) leaves a mark in the interpreter, which then ends by
+    # SIGINT whatever the exit code; the next exec takes the mark away
+    exec("")  # noqa: S102
+    raise SystemExit(code)
 
 
 def shadowed_package() -> str | None:

@@ -72,6 +72,26 @@ def test_data_is_utf8_whatever_the_locale(built: World) -> None:
     assert "text that is not UTF-8" in done.stderr
 
 
+def test_an_interrupt_inside_an_exec_leaves_the_exit_code(tmp_path: Path) -> None:
+    script = """
+import os, signal, sys, time
+from draftmill import __main__, app
+def interrupted(arguments):
+    try:
+        exec("os.kill(os.getpid(), signal.SIGINT); time.sleep(9)")
+    except KeyboardInterrupt:
+        return 1
+app.run_app = interrupted
+__main__.main()
+"""
+    (tmp_path / "interrupted_run.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted_run"], capture_output=True, check=False, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_in_a_build_is_one_line_and_leaves_nothing_half_made(tmp_path: Path, number: int) -> None:
     from tests.conftest import World as Small
