@@ -7,13 +7,13 @@ Texts are never read. Nothing is written but cached pools and candidates.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpus.building import manifest_folder, taken_groups
 from corpus.errors import UserError, first_line
-from corpus.ledger.query import LedgerReader, query
+from corpus.ledger.query import LedgerReader
 from corpus.manifest import Manifest
 from corpus.manifest_file import parse_manifest
 from corpus.sources import FileDigests
@@ -70,9 +70,10 @@ def compare(old: str, new: str, workspace: Workspace) -> DiffPlan:
         *recipe_changes(before.recipes, after.recipes, after.manifest.generation.reuse == "finished"),
         *training_changes(before.manifest, after.manifest),
     ]
-    rate = _rate(workspace, after.manifest.target.model)
+    ledger = LedgerReader(workspace)
+    rate = measured_rate(ledger, after.manifest.target.model)
     names = (before.name, after.name)
-    return plan_diff(names, before.rows, after.rows, answers, _means(workspace), rate, changes)
+    return plan_diff(names, before.rows, after.rows, answers, _means(ledger), rate, changes)
 
 
 def _find(named: str, workspace: Workspace) -> Session | Known:
@@ -117,23 +118,21 @@ def _new(named: Session | Known, workspace: Workspace) -> tuple[Side, pl.DataFra
 
 
 def _answers(side: Side, target: ResolvedTarget, workspace: Workspace) -> pl.DataFrame:
-    plan = load_plan(side.manifest, target, "", side.rows, _read(workspace), limit=None, retry_rejected=False)
+    plan = load_plan(side.manifest, target, "", side.rows, LedgerReader(workspace), limit=None, retry_rejected=False)
     return plan.answers
 
 
 def planned_answers(session: Session, build: Known) -> pl.DataFrame:
-    """Answers that a build wants, by category and state, as `draftmill generate` would plan them now.
+    """Answers that the manifest wants of a build, as `draftmill generate` would plan them now.
+
+    Returns:
+        response_id, category and state, as generation.plan.judged_answers has them.
 
     Raises:
         UserError: the target cannot be found, or the build's files cannot be read.
     """
-    side = _built(session.workspace, build)
-    return _answers(side, session.target, session.workspace).select("category", "state")
-
-
-def _read(workspace: Workspace) -> LedgerReader:
-    """What is published. Held by nobody else: a snapshot is open once at a time."""
-    return LedgerReader(workspace)
+    side = replace(_built(session.workspace, build), manifest=session.manifest)
+    return _answers(side, session.target, session.workspace).select("response_id", "category", "state")
 
 
 def _target_of(manifest: Manifest, named: Known, workspace: Workspace) -> ResolvedTarget:
@@ -207,8 +206,8 @@ def _built_answers(workspace: Workspace, named: Known, manifest: Manifest) -> pl
         raise UserError(
             f"{folder}: its answers cannot be read ({first_line(error)[:200]}). Name its manifest instead."
         ) from error
-    imports = _asked(workspace, "SELECT import_id, name FROM imports", {"import_id": pl.String, "name": pl.String})
-    names = dict(imports.iter_rows())
+    ledger = LedgerReader(workspace)
+    names = dict(ledger.rows("SELECT import_id, name FROM imports"))
     known = [
         (recipe, bodies[recipe]["max_tokens"], None) if recipe in bodies else (recipe, 0, names.get(recipe, recipe[:8]))
         for recipe in planned["recipe_id"].unique()
@@ -221,7 +220,7 @@ def _built_answers(workspace: Workspace, named: Known, manifest: Manifest) -> pl
         named_recipes, on="recipe_id", maintain_order="left"
     )
     policies = {category: policy_of(manifest, category) for category in manifest.mix.shares}
-    return judged_answers(wanted, load_done(_read(workspace)), policies)
+    return judged_answers(wanted, load_done(ledger), policies)
 
 
 def _in_use(manifest: Manifest, category: str, thinking: bool) -> bool:
@@ -229,42 +228,24 @@ def _in_use(manifest: Manifest, category: str, thinking: bool) -> bool:
     return share > 0 if thinking else share < 1
 
 
-def _means(workspace: Workspace) -> pl.DataFrame:
+def _means(ledger: LedgerReader) -> pl.DataFrame:
     """Accepted answers and their tokens, by category and recipe, over all builds; and those of them that were cut."""
-    import polars as pl
-
-    return _asked(
-        workspace,
+    return ledger.frame(
         "SELECT b.category, r.recipe_id, count(*) AS answers, sum(r.response_tokens)::BIGINT AS tokens, "
         "count(*) FILTER (r.finish_reason = 'length') AS cut, "
         "coalesce(sum(r.response_tokens) FILTER (r.finish_reason = 'length'), 0)::BIGINT AS cut_tokens "
         "FROM accepted_responses r JOIN (SELECT DISTINCT response_id, category FROM build_responses) b "
-        "USING (response_id) WHERE r.response_tokens IS NOT NULL GROUP BY ALL",  # of an import they may not be known
-        {"category": pl.String, "recipe_id": pl.String}
-        | dict.fromkeys(("answers", "tokens", "cut", "cut_tokens"), pl.Int64()),
+        "USING (response_id) WHERE r.response_tokens IS NOT NULL GROUP BY ALL"  # of an import they may not be known
     )
 
 
-def _rate(workspace: Workspace, model: str) -> Rate | None:
+def measured_rate(ledger: LedgerReader, model: str) -> Rate | None:
     """The newest generate run of this target: its tokens, rejected ones too, over its first start to its last end."""
-    import polars as pl
-
-    rows = _asked(
-        workspace,
-        "SELECT r.run_id, sum(r.response_tokens) / epoch(max(r.ended_at) - min(r.started_at)) AS tokens_per_s "
-        f"FROM responses r JOIN recipes c USING (recipe_id) WHERE c.model = {_quoted(model)} GROUP BY r.run_id "
+    rows = ledger.rows(
+        "SELECT r.run_id, sum(r.response_tokens) / epoch(max(r.ended_at) - min(r.started_at)), "
+        "count(DISTINCT r.device) "
+        "FROM responses r JOIN recipes c USING (recipe_id) WHERE c.model = ? GROUP BY r.run_id "
         "HAVING sum(r.response_tokens) > 0 AND max(r.ended_at) > min(r.started_at) ORDER BY r.run_id DESC LIMIT 1",
-        {"run_id": pl.String, "tokens_per_s": pl.Float64},
+        model,
     )
-    return Rate(*rows.row(0)) if rows.height else None
-
-
-def _asked(workspace: Workspace, sql: str, schema: dict[str, Any]) -> pl.DataFrame:
-    """Rows of the published ledger; none where nothing is published."""
-    import polars as pl
-
-    return query(workspace, sql).cast(pl.Schema(schema)) if workspace.snapshot.exists() else pl.DataFrame(schema=schema)
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    return Rate(*rows[0]) if rows else None

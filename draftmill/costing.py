@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from corpus.manifest import Training
 from draftmill.amounts import Amount, total
 from draftmill.hardware import Gpu
 
@@ -106,16 +107,6 @@ class Captured:
 
 
 @dataclass(frozen=True)
-class Training:
-    """What of the training section costs time and disk."""
-
-    epochs: int
-    block_size: int
-    anchors_per_document: int
-    live: bool
-
-
-@dataclass(frozen=True)
 class Stage:
     """One stage's needs. None is not known."""
 
@@ -129,7 +120,7 @@ class Stage:
 def plan_stages(
     needs: Sequence[CategoryNeed],
     target: TargetFacts | None,
-    training: Training | None,
+    training: Training,
     gpu: Gpu | None,
     engine: EngineFit | None,
     measured: Measured,
@@ -140,7 +131,6 @@ def plan_stages(
     Args:
         needs: of each category.
         target: None where it cannot be read.
-        training: None where the manifest trains nothing: then states are not counted either.
         gpu, engine: what arithmetic may rest on; None where only measured rates count.
         captured: of the wanted answers.
     """
@@ -154,13 +144,11 @@ def plan_stages(
     each = measured.response_bytes_per_token or RESPONSE_BYTES
     hours = generation_hours(read, written, target, gpu, engine, measured.generate_tokens_per_s)
     stages.append(Stage("responses", asked, written, (read + written) * each, hours))
-    if training is None:
-        return tuple(stages)
     rows = {held: total(_rows(need, held) for need in needs) for held in (False, True)}
     tokens = {held: total(_rows(need, held) * _row_tokens(need) for need in needs) for held in (False, True)}
-    capture = tokens[True] if training.live else tokens[False] + tokens[True]
+    capture = tokens[True] if training.feed == "live" else tokens[False] + tokens[True]
     left = capture.less(captured.tokens)
-    states = (rows[True] if training.live else rows[False] + rows[True]).less(captured.rows)
+    states = (rows[True] if training.feed == "live" else rows[False] + rows[True]).less(captured.rows)
     left = left if states.high else left.times(0.0)
     disk = None
     if target is not None:
@@ -222,7 +210,7 @@ def training_hours(
         # the head is frozen: its backward pass is one product, not two; teacher labels are one more forward
         each = 6.0 * target.drafter_parameters + 6.0 * target.head_parameters
         hours = (slots.times(each) / _flops(gpu, 1, TRAIN_SHARE) * STARTED).times(1 / 3600)
-    if not training.live:
+    if training.feed != "live":
         return hours
     fed = extraction_hours(seen, target, gpu, measured.extract_tokens_per_s)
     return None if hours is None or fed is None else hours + fed

@@ -60,6 +60,7 @@ class Rate:
 
     run_id: str
     tokens_per_s: float
+    devices: int = 1
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,10 @@ them become; answers that were cut tell only that they are longer. What another 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from corpus.ledger.query import query
+from corpus.ledger.query import LedgerReader
 from corpus.manifest import Manifest
-from corpus.workspace import Workspace
 from draftmill.amounts import Amount
-
-if TYPE_CHECKING:
-    import polars as pl
 
 TURNS = Amount.of(1.0, 1.0, 2.0, "assumed", "one answer a prompt (nothing built yet)")
 PROMPT_TOKENS = Amount.of(250.0, 100.0, 600.0, "assumed", "250 prompt tokens an answer (100 to 600)")
@@ -44,23 +39,20 @@ def assumed(manifest: Manifest, category: str) -> Lengths:
     return Lengths(TURNS, PROMPT_TOKENS, _at_most(manifest, category, RESPONSE_TOKENS), 0)
 
 
-def read_lengths(manifest: Manifest, workspace: Workspace) -> dict[str, Lengths]:
+def read_lengths(manifest: Manifest, ledger: LedgerReader) -> dict[str, Lengths]:
     """By category, those that the ledger knows something of."""
     most = {name: manifest.generation.for_category(name).max_tokens or 0 for name in manifest.mix.shares}
-    names = ", ".join(f"'{doubled(name)}'" for name in sorted(most))
-    cases = " ".join(f"WHEN b.category = '{doubled(name)}' THEN {tokens}" for name, tokens in sorted(most.items()))
-    answers = asked(
-        workspace,
-        f"""
-        WITH told AS (
-            SELECT b.category, c.model = '{doubled(manifest.target.model)}' AS own, c.model, r.prompt_tokens,
-                   least(r.response_tokens, CASE {cases} END) AS short,
-                   r.finish_reason = 'length' AND r.response_tokens < CASE {cases} END AS cut,
-                   CASE {cases} END AS most
+    answers = ledger.frame(
+        """
+        WITH allowed AS (
+            SELECT unnest($1) AS category, unnest($2) AS most
+        ), told AS (
+            SELECT b.category, c.model = $3 AS own, c.model, r.prompt_tokens, least(r.response_tokens, most) AS short,
+                   r.finish_reason = 'length' AND r.response_tokens < most AS cut, most
             FROM accepted_responses r
             JOIN (SELECT DISTINCT response_id, category FROM build_responses) b USING (response_id)
-            JOIN recipes c USING (recipe_id)
-            WHERE r.response_tokens IS NOT NULL AND b.category IN ({names})
+            JOIN recipes c USING (recipe_id) JOIN allowed USING (category)
+            WHERE r.response_tokens IS NOT NULL
         ), used AS (  -- the target's own answers, or those of others where it has none
             SELECT * FROM told QUALIFY own = max(own) OVER (PARTITION BY category)
         )
@@ -69,11 +61,14 @@ def read_lengths(manifest: Manifest, workspace: Workspace) -> dict[str, Lengths]
                avg(CASE WHEN cut THEN most ELSE short END) AS long, stddev_samp(short) AS short_sd
         FROM used GROUP BY category
         """,
+        list(most),
+        list(most.values()),
+        manifest.target.model,
     )
-    prompts = asked(
-        workspace,
+    prompts = ledger.frame(
         "SELECT category, count(*) AS n, avg(turns) AS turns, avg(prompt_tokens) AS prompt, "
-        f"stddev_samp(prompt_tokens) AS prompt_sd FROM prompts WHERE category IN ({names}) GROUP BY category",
+        "stddev_samp(prompt_tokens) AS prompt_sd FROM prompts WHERE list_contains(?, category) GROUP BY category",
+        list(most),
     )
     found: dict[str, Lengths] = {}
     for row in prompts.iter_rows(named=True):
@@ -119,15 +114,3 @@ def _mean(mean: float, deviation: float | None, count: int, source: str) -> Amou
     """A mean with its 95% range over the rows; of a few rows wider."""
     half = 1.96 * (deviation or mean * 0.5) / count**0.5 * (1.5 if count < FEW else 1.0)
     return Amount.of(float(mean), max(1.0, mean - half), float(mean + half), "measured", source)
-
-
-def asked(workspace: Workspace, sql: str) -> pl.DataFrame:
-    """Rows of the published ledger; none where nothing is published."""
-    import polars as pl
-
-    return query(workspace, sql) if workspace.snapshot.exists() else pl.DataFrame()
-
-
-def doubled(text: str) -> str:
-    """Text inside a quoted SQL string."""
-    return text.replace("'", "''")

@@ -7,29 +7,26 @@ count unless another kind of GPU is asked for.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from corpus import selection
 from corpus.errors import UserError
+from corpus.ledger.query import LedgerReader
 from corpus.manifest import Manifest
-from corpus.workspace import Workspace
 from draftmill.amounts import Amount
 from draftmill.builds import Known
-from draftmill.comparing import planned_answers
-from draftmill.costing import Captured, CategoryNeed, EngineFit, Measured, Stage, Training, plan_stages
+from draftmill.comparing import measured_rate, planned_answers
+from draftmill.costing import Captured, CategoryNeed, EngineFit, Measured, Stage, plan_stages
 from draftmill.hardware import GPUS, Gpu, gpu_named, gpu_of_driver
-from draftmill.lengths import asked, assumed, doubled, read_lengths
+from draftmill.lengths import assumed, read_lengths
 from draftmill.session import Session
 from draftmill.target_facts import MOST_GPUS, engine_on, planned_target
+from draftmill.verifying import build_of
+from extraction.stage import plan_capture
 from fleet.devices import Device, DeviceError
-
-if TYPE_CHECKING:
-    import polars as pl
 
 MOST_USD = 1e6
 """Of an hour: beyond it a price is a slip."""
@@ -92,15 +89,20 @@ def plan_costs(
     gpu = named or local_gpu
     count = gpus or (len(local) if here and local else MOST_GPUS)
     target = planned_target(session, config)
-    needs, built = _needs(session)
-    measured = _measured(session.workspace, manifest.target.model) if here else Measured()
-    training = _training(manifest)
+    ledger = LedgerReader(session.workspace)
+    build_id = build_of(manifest, session.workspace)
+    rows = {name: (n, selection.holdout_quota(n, manifest.mix.holdout)) for name, n in _quotas(manifest).items()}
+    if build_id is not None:
+        rows = _selected(ledger, build_id) or rows
+    built = _built(session, build_id, ledger)
+    needs = _needs(manifest, rows, built, ledger)
+    measured = _measured(ledger, manifest.target.model) if here else Measured()
     mean = _mean_tokens(needs)
     notes = [*([target.said] if target.said and target.facts else []), *built.notes]
 
     def on(one: Gpu | None, rates: Measured) -> tuple[EngineFit | None, tuple[Stage, ...]]:
         engine = None if target.model is None or one is None else engine_on(target.model, one, mean)
-        return engine, plan_stages(needs, target.facts, training, one, engine, rates, built.captured)
+        return engine, plan_stages(needs, target.facts, manifest.training, one, engine, rates, built.captured)
 
     engine, chosen = on(gpu, measured)
     if target.model is not None and gpu is not None and engine is None:
@@ -128,11 +130,6 @@ def _local(session: Session) -> tuple[Sequence[Device], Gpu | None]:
     return devices, gpu_of_driver(devices[0].name) if devices and devices[0].kind == "cuda" else None
 
 
-def _training(manifest: Manifest) -> Training:
-    section = manifest.training
-    return Training(section.epochs, section.block_size, section.anchors_per_document, section.feed == "live")
-
-
 def _mean_tokens(needs: Sequence[CategoryNeed]) -> int:
     """Prompt and answer of a mean sequence."""
     answers = sum(need.answers.value for need in needs)
@@ -142,34 +139,18 @@ def _mean_tokens(needs: Sequence[CategoryNeed]) -> int:
 
 @dataclass(frozen=True)
 class Built:
-    """What the workspace has of this very manifest."""
+    """What the workspace has of this manifest: answers wanted and accepted, by category, and states."""
 
-    build_id: str | None
+    answers: Mapping[str, tuple[int, int]]
     captured: Captured
     notes: tuple[str, ...]
 
 
-def _needs(session: Session) -> tuple[tuple[CategoryNeed, ...], Built]:
-    manifest, workspace = session.manifest, session.workspace
-    build = _built(manifest, workspace)
-    rows = {name: (n, selection.holdout_quota(n, manifest.mix.holdout)) for name, n in _quotas(manifest).items()}
-    answers: dict[str, tuple[int, int]] = {}
-    captured, notes = Captured(), ["nothing of this manifest is built yet: prompts are those that it asks for"]
-    if build is not None:
-        rows = _selected(workspace, build.build_id) or rows
-        answers, told = _answers(session, build)
-        captured = _captured(workspace, build.build_id)
-        there = sum(accepted for _, accepted in answers.values())
-        notes = [
-            f"build {build.build_id[:8]} has {there:,} accepted answers; what is there is not counted again",
-            *told,
-        ]
-        trained = asked(workspace, f"SELECT count(*) FROM drafters WHERE build_id = '{build.build_id}'")
-        if trained.height and trained.item():
-            notes.append(f"{trained.item()} of its drafters trained already; the hours are of one more")
-    elif manifest.generation.imported:
-        notes.append("answers of generation.imported are counted as to make until the manifest is built")
-    lengths = read_lengths(manifest, workspace)
+def _needs(
+    manifest: Manifest, rows: Mapping[str, tuple[int, int]], built: Built, ledger: LedgerReader
+) -> tuple[CategoryNeed, ...]:
+    """What each category of the mix needs. `rows`: prompts and held-out ones."""
+    lengths = read_lengths(manifest, ledger)
     needs = []
     for name in sorted(rows, key=lambda one: (-rows[one][0], one)):
         known = lengths.get(name) or assumed(manifest, name)
@@ -178,27 +159,55 @@ def _needs(session: Session) -> tuple[tuple[CategoryNeed, ...], Built]:
         if brought is not None and not known.counted:
             mean = brought / known.turns.value
             response = Amount.of(mean, mean * 0.7, mean * 1.4, "assumed", "mix.mean_response_tokens")
-        planned, accepted = answers.get(name, (None, 0))
+        planned, accepted = built.answers.get(name, (None, 0))
         needs.append(
             CategoryNeed(
                 name, *rows[name], known.turns, known.prompt_tokens, response, accepted, planned, known.counted
             )
         )
-    return tuple(needs), Built(build.build_id if build else None, captured, tuple(notes))
+    return tuple(needs)
 
 
-def _answers(session: Session, build: Known) -> tuple[dict[str, tuple[int, int]], list[str]]:
-    """By category answers that a build wants and those that it has or would take over; and what is not known of it."""
+def _built(session: Session, build_id: str | None, ledger: LedgerReader) -> Built:
+    """What is there of a build, or would be taken over by it."""
+    if build_id is None:
+        notes = ["nothing of this manifest is built yet: prompts are those that it asks for"]
+        if session.manifest.generation.imported:
+            notes.append("answers of generation.imported are counted as to make until the manifest is built")
+        return Built({}, Captured(), tuple(notes))
+    answers, captured, why = _there(session, build_id, ledger)
+    there = sum(accepted for _, accepted in answers.values())
+    notes = [f"build {build_id[:8]} has {there:,} accepted answers; what is there is not counted again"]
+    notes += [f"as it was planned last: {why}"] if why else []
+    ((trained,),) = ledger.rows("SELECT count(*) FROM drafters WHERE build_id = ?", build_id)
+    notes += [f"{trained} of its drafters trained already; the hours are of one more"] if trained else []
+    return Built(answers, captured, tuple(notes))
+
+
+def _there(session: Session, build_id: str, ledger: LedgerReader) -> tuple[dict[str, tuple[int, int]], Captured, str]:
+    """Answers wanted and accepted by category, states of this capture, and why they are not of this very manifest."""
+    import polars as pl
+
     try:
-        states = planned_answers(session, build)
+        wanted = planned_answers(session, Known(build_id, session.manifest.name, "", imported=False))
+        capture, _ = plan_capture(session.manifest, session.target)
+        states = ledger.frame(
+            "SELECT response_id, max(tokens) AS tokens FROM hidden_rows WHERE capture_id = ? GROUP BY ALL", capture
+        )
+        why = ""
     except UserError as error:
-        wanted = _there(session.workspace, build.build_id)
-        return wanted, [] if wanted else [f"what it would reuse is not known: {error}"]
-    found: dict[str, tuple[int, int]] = {}
-    for category, state, count in states.group_by("category", "state").len().iter_rows():
-        planned, accepted = found.get(category, (0, 0))
-        found[category] = (planned + count, accepted + count * (state == "accepted"))
-    return found, []
+        wanted = ledger.frame(
+            "SELECT response_id, b.category, CASE WHEN r.response_id IS NOT NULL AND b.left_out IS NULL "
+            "THEN 'accepted' ELSE 'to_make' END AS state "
+            "FROM build_responses b LEFT JOIN accepted_responses r USING (response_id) WHERE b.build_id = ?",
+            build_id,
+        )
+        states = ledger.frame("SELECT response_id, max(tokens) AS tokens FROM hidden_rows GROUP BY ALL")
+        why = str(error)
+    counts = wanted.group_by("category").agg(pl.len(), (pl.col("state") == "accepted").sum().alias("accepted"))
+    found = wanted.join(states, on="response_id", how="inner")["tokens"]
+    answers = {category: (count, accepted) for category, count, accepted in counts.iter_rows()}
+    return answers, Captured(len(found), int(found.sum())), why
 
 
 def _quotas(manifest: Manifest) -> dict[str, int]:
@@ -206,95 +215,46 @@ def _quotas(manifest: Manifest) -> dict[str, int]:
     return selection.largest_remainder(manifest.mix.prompts, manifest.mix.prompt_weights())
 
 
-def _built(manifest: Manifest, workspace: Workspace) -> Known | None:
-    """The newest build whose lock holds this very manifest."""
-    body = manifest.model_dump(mode="json")
-    found: list[tuple[str, str]] = []
-    for path in workspace.root.glob("builds/*/manifest.lock.yaml"):
-        try:
-            lock = json.loads(path.read_text())
-            made = json.loads((path.parent / "build.json").read_text())
-        except (OSError, ValueError):
-            continue
-        if isinstance(lock, dict) and lock.get("manifest") == body:
-            found.append((str(made.get("created_at", "")), path.parent.name))
-    created_at, build_id = max(found, default=("", ""))
-    return Known(build_id, manifest.name, created_at, imported=False) if build_id else None
-
-
-def _selected(workspace: Workspace, build_id: str) -> dict[str, tuple[int, int]]:
-    rows = asked(
-        workspace,
-        "SELECT category, count(*) FILTER (NOT holdout) AS rows, count(*) FILTER (holdout) AS held FROM selections "
-        f"WHERE build_id = '{build_id}' GROUP BY category",
+def _selected(ledger: LedgerReader, build_id: str) -> dict[str, tuple[int, int]]:
+    """Prompts of a build and held-out ones, by category."""
+    rows = ledger.rows(
+        "SELECT category, count(*) FILTER (NOT holdout), count(*) FILTER (holdout) FROM selections "
+        "WHERE build_id = ? GROUP BY category",
+        build_id,
     )
-    return {category: (int(taken), int(held)) for category, taken, held in rows.iter_rows()}
+    return {category: (taken, held) for category, taken, held in rows}
 
 
-def _there(workspace: Workspace, build_id: str) -> dict[str, tuple[int, int]]:
-    """By category answers that a build wants, as it was planned last, and those accepted of them."""
-    rows = asked(
-        workspace,
-        "SELECT b.category, count(*) AS wanted, count(*) FILTER (r.response_id IS NOT NULL AND b.left_out IS NULL) "
-        "AS accepted FROM build_responses b LEFT JOIN accepted_responses r USING (response_id) "
-        f"WHERE b.build_id = '{build_id}' GROUP BY ALL",
-    )
-    return {category: (int(wanted), int(accepted)) for category, wanted, accepted in rows.iter_rows()}
-
-
-def _captured(workspace: Workspace, build_id: str) -> Captured:
-    """What of a build's answers is captured already."""
-    hidden = asked(
-        workspace,
-        "SELECT count(*) AS rows, coalesce(sum(h.tokens), 0)::BIGINT AS tokens FROM (SELECT response_id, max(tokens) "
-        "AS tokens FROM hidden_rows GROUP BY response_id) h JOIN build_responses b USING (response_id) "
-        f"WHERE b.build_id = '{build_id}'",
-    )
-    return Captured(*(int(number) for number in hidden.row(0))) if hidden.height else Captured()
-
-
-def _measured(workspace: Workspace, model: str) -> Measured:
+def _measured(ledger: LedgerReader, model: str) -> Measured:
     """Rates of the newest runs over this target, and bytes of what was written."""
-    generate = asked(
-        workspace,
-        "SELECT r.run_id, sum(r.response_tokens) / epoch(max(r.ended_at) - min(r.started_at)) AS tokens_per_s, "
-        "count(DISTINCT r.device) AS devices, sum(r.response_tokens)::BIGINT AS tokens "
-        f"FROM responses r JOIN recipes c USING (recipe_id) WHERE c.model = '{doubled(model)}' GROUP BY r.run_id "
-        "HAVING sum(r.response_tokens) > 0 AND max(r.ended_at) > min(r.started_at) ORDER BY r.run_id DESC LIMIT 1",
-    )
-    extract = asked(
-        workspace,
-        "SELECT s.run_id, avg(s.tokens_per_s) AS tokens_per_s FROM engine_samples s JOIN runs u USING (run_id) "
+    generate = measured_rate(ledger, model)
+    extract = ledger.rows(
+        "SELECT avg(s.tokens_per_s), s.run_id FROM engine_samples s JOIN runs u USING (run_id) "
         "WHERE u.command = 'extract' AND s.tokens_per_s > 0 AND EXISTS (SELECT 1 FROM build_responses b JOIN recipes c "
-        f"USING (recipe_id) WHERE b.build_id = u.build_id AND c.model = '{doubled(model)}') "
+        "USING (recipe_id) WHERE b.build_id = u.build_id AND c.model = ?) "
         "GROUP BY s.run_id ORDER BY s.run_id DESC LIMIT 1",
+        model,
     )
-    trained = asked(
-        workspace,
-        "SELECT m.drafter_id, median(m.value) AS tokens_per_s, count(*) AS steps FROM train_metrics m "
+    trained = ledger.rows(
+        "SELECT median(m.value), m.drafter_id FROM train_metrics m "
         "JOIN drafters d USING (drafter_id) JOIN captures c USING (capture_id) "
-        f"WHERE m.metric = 'tokens_per_s' AND c.model = '{doubled(model)}' GROUP BY ALL "
-        "ORDER BY any_value(d.created_at) DESC LIMIT 1",
+        "WHERE m.metric = 'tokens_per_s' AND c.model = ? GROUP BY ALL ORDER BY any_value(d.created_at) DESC LIMIT 1",
+        model,
     )
-    written = asked(
-        workspace,
-        "SELECT sum(s.size_bytes) / sum(r.tokens) AS each FROM response_shards s JOIN (SELECT shard, "
+    written = ledger.rows(
+        "SELECT sum(s.size_bytes) / sum(r.tokens), 'of this ledger' FROM response_shards s JOIN (SELECT shard, "
         "sum(coalesce(prompt_tokens, 0) + coalesce(response_tokens, 0)) AS tokens FROM responses GROUP BY shard) r "
-        "USING (shard) HAVING sum(r.tokens) > 0",
+        "USING (shard) HAVING sum(r.tokens) > 0"
     )
     return Measured(
-        _rate_of(generate, "tokens_per_s", "devices", "generate"),
-        _rate_of(extract, "tokens_per_s", None, "extract"),
-        _rate_of(trained, "tokens_per_s", None, "training of drafter"),
-        _rate_of(written, "each", None, "response shards"),
+        _about(generate.tokens_per_s / generate.devices, f"generate {generate.run_id}") if generate else None,
+        *(
+            _about(rows[0][0], f"{what} {rows[0][1]}") if rows and rows[0][0] else None
+            for what, rows in (("extract", extract), ("training of drafter", trained), ("response shards", written))
+        ),
     )
 
 
-def _rate_of(rows: pl.DataFrame, column: str, over: str | None, what: str) -> Amount | None:
-    """A measured rate, of one device; a tenth about it, for runs differ."""
-    if not rows.height or not rows[column][0]:
-        return None
-    row = rows.row(0, named=True)
-    value = float(row[column]) / (row[over] if over else 1)
-    named = str(row.get("run_id") or row.get("drafter_id") or "of this ledger")
-    return Amount.of(value, value * 0.9, value * 1.1, "measured", f"{what} {named[:26]}")
+def _about(value: float, source: str) -> Amount:
+    """A measured rate; a tenth about it, for runs differ."""
+    return Amount.of(value, value * 0.9, value * 1.1, "measured", source)

@@ -39,7 +39,14 @@ def named_build(named: str | None, workspace: Workspace) -> str | None:
         return None
     path = Path(named)
     if path.suffix in (".yaml", ".yml") or path.is_file():
-        return _build_of(load_manifest(path), named, workspace)
+        build_id = build_of(load_manifest(path), workspace)
+        if build_id is None:
+            _refuse_unpublished(workspace)
+            raise UserError(
+                f"{named}: is not built in {workspace.root} as it is now. Run `draftmill build` first, or name a "
+                "build: `draftmill status` lists them."
+            )
+        return build_id
     _refuse_unpublished(workspace)
     return find_build(named, workspace, imports=True).build_id
 
@@ -93,8 +100,8 @@ def _indented(text: str) -> list[str]:
     )  # fmt: skip
 
 
-def _build_of(manifest: Manifest, named: str, workspace: Workspace) -> str:
-    """The newest build whose lock says the same of prompts."""
+def build_of(manifest: Manifest, workspace: Workspace) -> str | None:
+    """The newest build whose lock says the same of prompts; None where there is none."""
     wanted = _of_prompts(manifest.model_dump(mode="json"))
     fitting = []
     for path in workspace.root.glob("builds/*/manifest.lock.yaml"):
@@ -103,13 +110,7 @@ def _build_of(manifest: Manifest, named: str, workspace: Workspace) -> str:
                 fitting.append((path.stat().st_mtime_ns, path.parent.name))
         except (OSError, ValueError, KeyError, TypeError):  # damaged: `draftmill build` writes it again
             continue
-    if not fitting:
-        _refuse_unpublished(workspace)
-        raise UserError(
-            f"{named}: is not built in {workspace.root} as it is now. Run `draftmill build` first, or name a build: "
-            "`draftmill status` lists them."
-        )
-    return max(fitting)[1]
+    return max(fitting)[1] if fitting else None
 
 
 def _of_prompts(body: dict[str, Any]) -> dict[str, Any]:

@@ -148,13 +148,13 @@ def _lock(connection: duckdb.DuckDBPyConnection, workspace: Workspace, limits: L
     root = workspace.root.resolve()
     # a view's pattern is judged as it is written, the files that it finds by their names
     allowed = dict.fromkeys((f"{root}/", f"{glob.escape(str(root))}/"))
-    connection.execute(f"SET temp_directory = {_quoted(str(limits.folder if limits else process_folder()))}")
+    connection.execute(f"SET temp_directory = {quoted(str(limits.folder if limits else process_folder()))}")
     if limits is not None:
         connection.execute(f"SET memory_limit = '{limits.memory_bytes}B'")
         connection.execute(f"SET max_temp_directory_size = '{limits.spill_bytes}B'")
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET enable_progress_bar = false")
-    connection.execute(f"SET allowed_directories = [{', '.join(map(_quoted, allowed))}]")
+    connection.execute(f"SET allowed_directories = [{', '.join(map(quoted, allowed))}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
 
@@ -172,7 +172,7 @@ def _make_text_view(connection: duckdb.DuckDBPyConnection, name: str, statement:
     except duckdb.Error as error:
         why = f"{name} cannot be read ({_short(error)})"
     if why:
-        first = EMPTY_VIEWS[name].replace("NULL::VARCHAR", f"error({_quoted(why)})::VARCHAR", 1)
+        first = EMPTY_VIEWS[name].replace("NULL::VARCHAR", f"error({quoted(why)})::VARCHAR", 1)
         connection.execute(first.removesuffix(" WHERE false").replace("CREATE", "CREATE OR REPLACE", 1))
 
 
@@ -362,10 +362,11 @@ def text_views(workspace: Workspace) -> dict[str, str]:
 
 def _parquet(root: Any, pattern: str) -> str | None:
     path = f"{glob.escape(str(root))}/{pattern}"
-    return f"read_parquet({_quoted(path)})" if any(root.glob(pattern)) else None
+    return f"read_parquet({quoted(path)})" if any(root.glob(pattern)) else None
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """Text as a string of SQL, where no value can be bound."""
     return "'" + text.replace("'", "''") + "'"
 
 

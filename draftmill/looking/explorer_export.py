@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpus.arrow import to_frame
+from corpus.ledger.query import quoted
 from draftmill.looking.explorer_rows import ANSWERS, DROPPED, PROMPTS
 from draftmill.looking.filters import Filters, condition
 
@@ -149,7 +150,7 @@ def _files(root: Path, pattern: str, columns: str, key: str, proved: bool) -> st
         )
         return f"SELECT {names}, NULL::VARCHAR AS shard WHERE false"
     named = [glob.escape(str(path)) for path in there] if proved else [f"{glob.escape(str(root))}/{pattern}"]
-    listed = ", ".join(_quoted(name) for name in named)
+    listed = ", ".join(quoted(name) for name in named)
     files = f"read_parquet([{listed}], filename = true)"
     return f"SELECT {columns}, parse_filename(filename) AS shard FROM {files} WHERE {key} IS NOT NULL"
 
@@ -161,14 +162,10 @@ def _is_whole(path: Path, columns: str) -> bool:
     read = ", ".join(f"max(length({name}::VARCHAR))" for name in columns.split(", "))
     try:
         with duckdb.connect() as connection:
-            connection.execute(f"SELECT {read} FROM read_parquet({_quoted(glob.escape(str(path)))})").fetchall()
+            connection.execute(f"SELECT {read} FROM read_parquet({quoted(glob.escape(str(path)))})").fetchall()
     except duckdb.Error:
         return False
     return True
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _lines(frame: pl.DataFrame, form: str, is_first: bool) -> Iterator[bytes]:

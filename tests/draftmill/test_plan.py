@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from corpus.ledger.query import query
+from corpus.ledger.query import LedgerReader, query
+from corpus.manifest import Training
 from corpus.manifest_file import load_manifest
 from corpus.workspace import Workspace
 from draftmill.amounts import Amount
 from draftmill.app import run_app
 from draftmill.cost_lines import cost_lines, duration, number, sized
-from draftmill.costing import Captured, CategoryNeed, EngineFit, Measured, Stage, TargetFacts, Training, plan_stages
+from draftmill.costing import Captured, CategoryNeed, EngineFit, Measured, Stage, TargetFacts, plan_stages
 from draftmill.hardware import GPUS, gpu_named, gpu_of_driver
 from draftmill.lengths import PROMPT_TOKENS, RESPONSE_TOKENS, TURNS, read_lengths
 from draftmill.planning import plan_costs
@@ -32,7 +33,7 @@ HYBRID = {
 }  # fmt: skip
 """A 27B hybrid in the shape of Qwen3.6-27B."""
 TARGET = TargetFacts(27_000_000_000, 54_000_000_000, 61_445, 2_000_000_000, 5120 * 248_320)
-TRAINING = Training(6, 16, 512, False)
+TRAINING = Training()
 
 
 def need(name: str = "coding", **changes: Any) -> CategoryNeed:
@@ -134,7 +135,7 @@ def test_measured_rates_come_first() -> None:
 
 
 def test_a_live_feed_stores_held_out_states_alone_and_computes_the_others_each_epoch() -> None:
-    shards, live = stages_of(need()), stages_of(need(), training=Training(6, 16, 512, True))
+    shards, live = stages_of(need()), stages_of(need(), training=Training(feed="live"))
     assert live["hidden states"].rows.value == pytest.approx(20)
     assert shards["hidden states"].rows.value == pytest.approx(1020)
     once, trained, fed = shards["hidden states"].gpu_hours, shards["drafter"].gpu_hours, live["drafter"].gpu_hours
@@ -167,6 +168,11 @@ def test_the_ledgers_own_lengths_and_rates_are_used(world: World, capsys: pytest
     assert accepted > 0
     assert responses["rows"]["value"] == 22 - accepted
     assert any(f"has {accepted} accepted answers" in note for note in plan["notes"])
+    # a training setting is no part of a build: its answers are still there
+    trained = world.write("trained.yaml", target=target, training={"epochs": 2})
+    assert run_app(["plan", str(trained), "-w", str(world.workspace.root), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert next(stage for stage in again["stages"] if stage["name"] == "responses")["rows"]["value"] == 22 - accepted
     # another seed is another build: all of it is to be made, at the same measured lengths
     other = world.write("other.yaml", seed=4, target=target)
     assert run_app(["plan", str(other), "-w", str(world.workspace.root), "--json"]) == 0
@@ -257,12 +263,12 @@ def test_answers_of_others_and_cut_ones_are_no_measurement(world: World) -> None
     target = {"model": "org/double", "max_model_len": 512, "dtype": "float32"}
     own = world.manifest(target=target, generation={"max_tokens": 6, "reject": []})
     world.tell(own)
-    found = read_lengths(own, world.workspace)
+    found = read_lengths(own, LedgerReader(world.workspace))
     assert {known.response_tokens.sure for known in found.values()} == {"measured"}
     longer = world.manifest(target=target, generation={"max_tokens": 400, "reject": []})
-    for known in read_lengths(longer, world.workspace).values():
+    for known in read_lengths(longer, LedgerReader(world.workspace)).values():
         assert known.response_tokens.sure == "assumed"
         assert known.response_tokens.high <= 400
     other = world.manifest(target=target | {"model": "org/another"}, generation={"max_tokens": 6, "reject": []})
-    for known in read_lengths(other, world.workspace).values():
+    for known in read_lengths(other, LedgerReader(world.workspace)).values():
         assert (known.response_tokens.sure, known.counted) == ("assumed", 0)
