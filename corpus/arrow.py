@@ -36,6 +36,8 @@ def beyond_years(column: pa.ChunkedArray | pa.Array) -> bool:
     import pyarrow.compute as pc
 
     is_, kind = pa.types, column.type
+    if not _holds_times(kind):
+        return False
     if isinstance(column, pa.ChunkedArray) and is_.is_nested(kind):
         return any(beyond_years(chunk) for chunk in column.chunks)
     if is_.is_struct(kind):
@@ -53,6 +55,15 @@ def beyond_years(column: pa.ChunkedArray | pa.Array) -> bool:
     ends = pc.min_max(column.cast(whole)).as_py()
     first, last = ((day - EPOCH).days * per_day for day in DAYS)
     return ends["min"] is not None and not first <= ends["min"] <= ends["max"] < last
+
+
+def _holds_times(kind: pa.DataType) -> bool:
+    """Whether values of this type hold dates or timestamps: told without a look at any."""
+    import pyarrow.types as is_
+
+    if is_.is_nested(kind):
+        return any(_holds_times(kind.field(place).type) for place in range(kind.num_fields))
+    return bool(is_.is_date(kind) or is_.is_timestamp(kind))
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -21,12 +21,12 @@ from corpus.import_source import ImportOptions, resolve_corpus
 from corpus.manifest import Source
 from corpus.pieces import COMPRESSIONS, SUFFIXES, SourceFile, file_kind
 from corpus.sources import FileDigests, ResolvedSource, resolve_source
+from corpus.workspace import is_workspace
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SPEAKER = re.compile(r"\A(?:source [^:]{1,200}|import): ")
 DESCRIPTIONS = frozenset({"pool.json", "candidates.json"})
 """What draftmill lays beside its own parquet files."""
-OF_WORKSPACE = ("workspace.lock", "ledger.duckdb", "ledger.snapshot.duckdb")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def find_files(place: Place, base: Path, speaker: str) -> FoundFiles:
         UserError: nothing is there that is read, or the Hub refuses.
     """
     named = base / place.paths[0]
-    if len(place.paths) == 1 and named.is_dir() and any((named / one).is_file() for one in OF_WORKSPACE):
+    if len(place.paths) == 1 and named.is_dir() and is_workspace(named):
         raise UserError(
             f"{speaker}: {place.paths[0]}: is a workspace; name its responses, or a folder below its pools. Of its "
             "builds `draftmill sql 'FROM composition'` knows the categories."

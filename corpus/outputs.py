@@ -7,7 +7,6 @@ that draftmill itself keeps in a workspace (its reports are not): a result over 
 
 from __future__ import annotations
 
-import os
 import shutil
 import stat
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from tempfile import TemporaryDirectory
 
 from corpus.artefacts import WORKSPACE_LOCK, say_full_disk, write_atomically
 from corpus.errors import UserError
+from corpus.workspace import is_workspace
 
 LEDGERS = ("ledger.duckdb", "ledger.snapshot")
 """What the names of a workspace's ledgers begin with: the writer's, the published one, older ones, their logs."""
@@ -96,7 +96,7 @@ def refuse_own(path: Path) -> None:
     except (OSError, RuntimeError, ValueError):
         return  # a loop of links, too long a name: whoever writes says so
     for place in known:
-        root = next((folder for folder in place.parents if _is_workspace(folder)), None)
+        root = next((folder for folder in place.parents if is_workspace(folder)), None)
         if root is None:
             continue
         first = place.relative_to(root).parts[0]
@@ -105,11 +105,6 @@ def refuse_own(path: Path) -> None:
                 f"{path}: is draftmill's own, in the workspace {root}; nothing was written. Name a file elsewhere, or "
                 f"in {root / 'reports'}."
             )
-
-
-def _is_workspace(folder: Path) -> bool:
-    names = (WORKSPACE_LOCK, "ledger.duckdb", "ledger.snapshot.duckdb")
-    return any(os.path.lexists(folder / name) for name in names)
 
 
 def _no_file(path: Path) -> str | None:

@@ -65,8 +65,8 @@ def resolve_target(target: Target, base: Path, digests: FileDigests, *, tokenize
     if is_gguf_target(target.model):
         folder = ensure_converted(target.model, base)
         revision = _folder_digest(folder, digests)
-    elif _folder(target, base).is_dir():
-        folder = _folder(target, base)
+    elif local_folder(target, base).is_dir():
+        folder = local_folder(target, base)
         if tokenizer_only:
             _check_tokenizer(folder, target.model)
             revision = _tokenizer_hash(folder, digests)
@@ -74,7 +74,7 @@ def resolve_target(target: Target, base: Path, digests: FileDigests, *, tokenize
             _check_folder(folder, target.model)
             revision = _folder_digest(folder, digests)
     else:
-        looked_at = _folder(target, base).absolute()
+        looked_at = local_folder(target, base).absolute()
         if _is_path(target.model):
             raise UserError(
                 f"target {target.model}: there is no folder {looked_at}. Relative paths start at the manifest's folder."
@@ -90,10 +90,10 @@ def fetch_weights(resolved: ResolvedTarget, base: Path) -> None:
         UserError: the Hub refuses, or files are missing.
     """
     target = resolved.target
-    if is_gguf_target(target.model) or _folder(target, base).is_dir():
+    if is_gguf_target(target.model) or local_folder(target, base).is_dir():
         return
     asked = target.model_copy(update={"revision": resolved.revision})
-    folder, _ = _from_hub(asked, _folder(target, base).absolute(), weights=True)
+    folder, _ = _from_hub(asked, local_folder(target, base).absolute(), weights=True)
     _check_folder(folder, target.model)
 
 
@@ -157,7 +157,7 @@ class Renderer:
         return ids
 
 
-def _folder(target: Target, base: Path) -> Path:
+def local_folder(target: Target, base: Path) -> Path:
     """Where the model is, if it is a folder of this machine."""
     return base / Path(target.model).expanduser()
 

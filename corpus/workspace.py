@@ -19,6 +19,13 @@ from pathlib import Path
 from corpus.artefacts import WORKSPACE_LOCK, full_disk
 from corpus.errors import UserError
 
+LEDGER, SNAPSHOT = "ledger.duckdb", "ledger.snapshot.duckdb"
+
+
+def is_workspace(folder: Path) -> bool:
+    """Whether a folder is one, whatever of it is left."""
+    return any(os.path.lexists(folder / name) for name in (WORKSPACE_LOCK, LEDGER, SNAPSHOT))
+
 
 @dataclass(frozen=True)
 class Workspace:
@@ -40,12 +47,12 @@ class Workspace:
     @property
     def ledger(self) -> Path:
         """Opened by the coordinator alone."""
-        return self.root / "ledger.duckdb"
+        return self.root / LEDGER
 
     @property
     def snapshot(self) -> Path:
         """What every reader opens."""
-        return self.root / "ledger.snapshot.duckdb"
+        return self.root / SNAPSHOT
 
     def pool(self, pool_id: str) -> Path:
         """Folder of one source's normalised rows."""

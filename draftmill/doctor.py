@@ -20,7 +20,7 @@ from textwrap import wrap
 from corpus.errors import UserError
 from corpus.gguf import find_converted, is_gguf_target
 from corpus.sources import FileDigests
-from corpus.target import ResolvedTarget, resolve_target
+from corpus.target import ResolvedTarget, local_folder, resolve_target
 from draftmill.placement import Placement, engine_num_seqs, placed, shown
 from draftmill.session import Session
 from fleet.devices import Device, DeviceError
@@ -138,7 +138,7 @@ def _target(session: Session) -> list[Check]:
         return [Check("FAIL", "target", str(error))]
     except (OSError, ValueError, TypeError, AttributeError) as error:  # a config.json that is none
         return [Check("FAIL", "target", f"{name}: its config.json cannot be read ({type(error).__name__})")]
-    here = (session.base / name).expanduser().is_dir()
+    here = local_folder(session.manifest.target, session.base).is_dir()
     if model.weights_bytes is None and here and not any(target.folder.glob("*.safetensors")):
         return [Check("FAIL", "target", f"{name}: {target.folder} has no weights (*.safetensors). Fetch the model.")]
     thinking = _thinking(session, target)

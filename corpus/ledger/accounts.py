@@ -14,6 +14,7 @@ from pathlib import Path
 
 from corpus.import_files import REPLICA
 from corpus.ledger.findings import MOST_EXAMPLES, Finding, Problems
+from corpus.ledger.query import quoted
 from corpus.ledger.writer import Readable
 from corpus.rounds import prefixes_of, round_files
 from corpus.selection import GroupKey
@@ -170,7 +171,7 @@ def _planned_round(ledger: Readable, build: Build, folder: Path) -> int | None:
     """The round that the plan was made for, if it is an earlier one."""
     for path in reversed(round_files(folder)):
         if _read_round(path) is not None:
-            file = "'" + glob.escape(str(path.resolve())).replace("'", "''") + "'"
+            file = quoted(glob.escape(str(path.resolve())))
             if not _differences(ledger, build, IN_ROUND.format(file=file)):
                 return int(path.stem)
     return None

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from corpus.acceptance import nonsense
 from corpus.artefacts import sha256_file
 from corpus.errors import DamagedError
-from corpus.ledger.kept import keep_composition
 from corpus.set_aside import read_set_aside
 from corpus.shards import shard_index
 from corpus.workspace import Workspace
@@ -338,7 +337,7 @@ def _block_size(body: dict[str, Any]) -> int | None:
 
 
 def ingest_run(connection: Connection, workspace: Workspace, run_id: str) -> None:
-    """runs/<run_id>/: when it ran, its events and its engine samples. What composition comes to is kept at its end."""
+    """runs/<run_id>/: when it ran, its events and its engine samples."""
     folder = workspace.run(run_id)
     body = _json(folder / "run.json")
     times = {key: _time(body[key]) for key in ("started_at", "ended_at")}
@@ -352,8 +351,6 @@ def ingest_run(connection: Connection, workspace: Workspace, run_id: str) -> Non
         connection.execute(f"DELETE FROM {table} WHERE run_id = ?", [run_id])
         if any(folder.glob(f"{table}-*.parquet")):
             _insert_run_rows(connection, table, run_id, f"{_literal(folder)}/{table}-*.parquet")
-    if body["ended_at"]:
-        keep_composition(connection)
 
 
 def ingest_run_parts(connection: Connection, paths: Sequence[Path]) -> None:

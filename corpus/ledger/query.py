@@ -52,8 +52,7 @@ def query(workspace: Workspace, sql: str, limits: Limits | None = None) -> pl.Da
         except (duckdb.Error, RuntimeError) as error:
             if workspace.snapshot.name in str(error) or "Corrupt database file" in str(error):
                 raise _unreadable(workspace, error) from error
-            named = isinstance(error, duckdb.BinderException | duckdb.CatalogException)
-            older = _older(workspace, connection) if named else None
+            older = _older(workspace, connection, error)
             raise UserError(f"sql: {_short(error)}{older or ''}") from error
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError, OverflowError) as error:
             raise UserError(f"sql: a column cannot be shown ({_short(error)}). CAST it to VARCHAR.") from error
@@ -131,7 +130,7 @@ def connect(workspace: Workspace, asked: str | None = None, limits: Limits | Non
         _lock(connection, workspace, limits)
     except (duckdb.Error, UnicodeError) as error:
         raise _unreadable(workspace, error) from error
-    wanted = [name for name in EMPTY_VIEWS if asked is None or name in asked.lower()]
+    wanted = list(EMPTY_VIEWS) if asked is None else _texts_named(asked)
     for name, statement in {**EMPTY_VIEWS, **(text_views(workspace) if wanted else {})}.items():
         if name in wanted:
             _make_text_view(connection, name, statement)
@@ -176,6 +175,11 @@ def _make_text_view(connection: duckdb.DuckDBPyConnection, name: str, statement:
         connection.execute(first.removesuffix(" WHERE false").replace("CREATE", "CREATE OR REPLACE", 1))
 
 
+def _texts_named(sql: str) -> list[str]:
+    """The text views that a question names."""
+    return [name for name in EMPTY_VIEWS if name in sql.lower()]
+
+
 View = tuple[str, str, list[tuple[str, str, str]]]
 """Name, comment, and of each column its name, type and comment."""
 
@@ -196,7 +200,7 @@ def views(workspace: Workspace | None = None) -> list[View]:
         UserError: the snapshot cannot be read.
     """
     if workspace is not None and workspace.snapshot.exists():
-        with connect(workspace) as connection:
+        with connect(workspace, "") as connection:
             return _views(connection)
     with _schema_alone() as connection:
         return _views(connection)
@@ -223,8 +227,12 @@ def _schema_alone() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def _older(workspace: Workspace, connection: duckdb.DuckDBPyConnection) -> str | None:
-    """What to do where the snapshot lacks a table, view or column that this draftmill has; None if it lacks none."""
+def _older(workspace: Workspace, connection: duckdb.DuckDBPyConnection, error: BaseException) -> str | None:
+    """What to do where an error is one of names, and the snapshot lacks a table, view or column of this draftmill."""
+    import duckdb
+
+    if not isinstance(error, duckdb.BinderException | duckdb.CatalogException):
+        return None
     listed = "SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal"
     there = set(connection.execute(listed).fetchall())
     with _schema_alone() as ours:
@@ -277,9 +285,12 @@ class LedgerReader:
 
     def _texts(self, sql: str) -> None:
         """Make the text views that a question names; connect made them without a row."""
-        named = [name for name in EMPTY_VIEWS if name in sql.lower() and name not in self._made]
-        for name in named if self.workspace.snapshot.exists() else ():
-            _make_text_view(self._connection, name, text_views(self.workspace)[name])
+        named = [name for name in _texts_named(sql) if name not in self._made]
+        if not named or not self.workspace.snapshot.exists():
+            return
+        made = text_views(self.workspace)
+        for name in named:
+            _make_text_view(self._connection, name, made[name])
             self._made.add(name)
 
     @contextmanager
@@ -289,8 +300,7 @@ class LedgerReader:
         try:
             yield
         except duckdb.Error as error:
-            named = isinstance(error, duckdb.BinderException | duckdb.CatalogException)
-            older = _older(self.workspace, self._connection) if named and self.workspace.snapshot.exists() else None
+            older = _older(self.workspace, self._connection, error) if self.workspace.snapshot.exists() else None
             self._connection.close()
             if older is not None:
                 raise UserError(f"{self.workspace.snapshot}: {older.strip()}") from error

@@ -14,6 +14,7 @@ from corpus import identity
 from corpus.errors import RowError
 from corpus.ledger.accounts import REBUILD
 from corpus.ledger.findings import MOST_EXAMPLES, Finding, Problems
+from corpus.ledger.query import quoted
 from corpus.ledger.writer import Readable
 
 RESPONSE_ID = (
@@ -32,7 +33,7 @@ class Scope:
         """A condition on one of the columns build_id, candidates_id and response_id."""
         if self.build_id is None or column is None:
             return "true"
-        build = f"'{self.build_id.replace(chr(39), chr(39) * 2)}'"
+        build = quoted(self.build_id)
         return {
             "build_id": f"build_id = {build}",
             "candidates_id": f"candidates_id IN (SELECT candidates_id FROM builds WHERE build_id = {build})",

@@ -12,13 +12,10 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from corpus.errors import first_line
 from corpus.workspace import Workspace
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection as Connection
 
 Row = tuple[Any, ...]
 
@@ -117,18 +114,12 @@ def _read(sql: str, paths: Sequence[Path], ids: Sequence[str]) -> tuple[list[Row
     if not paths:
         return [], None
     try:
-        with _connection() as connection:
+        with duckdb.connect() as connection:
             return connection.execute(sql, [[glob.escape(str(path)) for path in paths], list(ids)]).fetchall(), None
     except (duckdb.Error, UnicodeError) as error:
         named = str(paths[0]) if len(paths) == 1 else f"{len(paths)} files"
         gone = len(paths) == 1 and not paths[0].exists()
         return [], f"{named}: {'is gone' if gone else f'cannot be read ({first_line(error)[:160]})'}"
-
-
-def _connection() -> Connection:
-    import duckdb
-
-    return duckdb.connect()
 
 
 def _prompt(path: Path, messages: str, tools: str | None) -> PromptTexts:

@@ -1,10 +1,9 @@
 """The one process that writes the ledger, through one thread.
 
 Every job is one transaction on one connection. After a job the writer publishes a snapshot if the last one is
-old enough: CHECKPOINT, then a child process copies the file (a copy inside this process would drop DuckDB's
-lock on it), of a large ledger another counts the copy's composition once for all who will ask it, and the copy is
-renamed into place. Publishing takes at most PUBLISH_SHARE of the time and happens at most every PUBLISH_EVERY_S, so
-queries never delay a run.
+old enough: of a large ledger composition is counted, once for all who will ask; CHECKPOINT; then a child process copies
+the file (a copy inside this process would drop DuckDB's lock on it) and the copy is renamed into place. Publishing
+takes at most PUBLISH_SHARE of the time and happens at most every PUBLISH_EVERY_S, so queries never delay a run.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from corpus.artefacts import full_disk, remove_temporaries, temporary_path
 from corpus.errors import UserError, first_line
-from corpus.ledger.kept import is_kept, kept_by_child
+from corpus.ledger.kept import keep_composition
 from corpus.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ T = TypeVar("T")
 PUBLISH_EVERY_S = 10.0
 PUBLISH_SHARE = 0.05
 KEPT_FROM = 100_000
-"""Wanted answers from which on a snapshot's composition is counted before it is published."""
+"""Wanted answers from which on composition is counted before a snapshot is published; fewer are counted at once."""
 
 
 class Readable(Protocol):
@@ -190,10 +189,9 @@ class LedgerWriter:
         temporary = temporary_path(self.workspace.snapshot)
         try:
             with self._explained():
+                self._keep_composition()
                 self._open_connection().execute("CHECKPOINT")
-            self._copy(temporary)
-            if self._worth_keeping() and not kept_by_child(temporary):
-                self._copy(temporary)  # it may be half-written
+            subprocess.run(["cp", "--", str(self.workspace.ledger), str(temporary)], check=True, capture_output=True)
             temporary.replace(self.workspace.snapshot)
             self._dirty = False
         except (duckdb.Error, OSError, subprocess.CalledProcessError) as error:
@@ -209,14 +207,24 @@ class LedgerWriter:
         cost_s = time.monotonic() - started
         self._next_publish = time.monotonic() + max(PUBLISH_EVERY_S, cost_s / PUBLISH_SHARE)
 
-    def _copy(self, to: Path) -> None:
-        """A child copies: inside this process the copy would drop DuckDB's lock."""
-        subprocess.run(["cp", "--", str(self.workspace.ledger), str(to)], check=True, capture_output=True)
+    def _keep_composition(self) -> None:
+        """Count composition where everybody who asks the snapshot would count it anew, and that takes a while."""
+        import duckdb
 
-    def _worth_keeping(self) -> bool:
-        """True if composition would be counted anew by everybody who asks the snapshot, and that takes a while."""
-        ((answers,),) = self._open_connection().execute("SELECT count(*) FROM build_responses").fetchall()
-        return bool(answers >= KEPT_FROM) and not is_kept(self._open_connection())
+        connection = self._open_connection()
+        ((answers,),) = connection.execute("SELECT count(*) FROM build_responses").fetchall()
+        if answers < KEPT_FROM:
+            return
+        try:
+            connection.execute("BEGIN")
+            keep_composition(connection)
+            connection.execute("COMMIT")
+        except BaseException as error:
+            self._rollback()
+            if not isinstance(error, duckdb.OutOfMemoryException):
+                raise
+            # who asks counts it anew; a run does not end for it
+            log.warning("composition was not counted for %s (%s)", self.workspace.snapshot, first_line(error)[:200])
 
     def _close(self) -> None:
         import duckdb

@@ -15,7 +15,6 @@ import pytest
 from corpus.building import commit_build
 from corpus.errors import UserError
 from corpus.ledger import ingest, writer
-from corpus.ledger.kept import kept_by_child
 from corpus.ledger.query import LedgerReader, query
 from corpus.ledger.rebuild import adopt, rebuild_workspace
 from corpus.ledger.writer import migrate, migrations, open_ledger
@@ -463,47 +462,43 @@ def kept_rows(workspace: Workspace) -> int:
     return int(query(workspace, "SELECT count(*) FROM kept_composition WHERE stage = 'accepted'").item())
 
 
-def test_a_large_ledgers_snapshot_has_its_composition_counted_while_a_run_goes_on(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The ledger itself is left alone; the copy says what counting anew says."""
+def test_a_large_ledgers_snapshot_has_its_composition_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a run goes on too; it says what counting anew says."""
     world.tell(world.manifest())
-    unlike = "DELETE FROM kept_composition; DELETE FROM kept_fingerprint"
+    assert kept_rows(world.workspace) == 0
+    plain = composition(world.workspace)
+    monkeypatch.setattr(writer, "KEPT_FROM", 1)
     with open_ledger(world.workspace, "run") as ledger:
-        ledger.call(lambda c: c.execute(unlike))
-        ledger.publish()
-        plain = composition(world.workspace)
-        assert kept_rows(world.workspace) == 0
-        monkeypatch.setattr(writer, "KEPT_FROM", 1)
         ledger.publish()
         assert kept_rows(world.workspace) > 0
         assert composition(world.workspace) == plain
-        assert ledger.rows("SELECT count(*) FROM kept_composition") == [(0,)]
-    assert not list(world.workspace.root.glob("*.tmp*"))
 
 
-def test_a_snapshot_whose_counting_child_dies_is_published_without(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [duckdb.OutOfMemoryException("no room"), duckdb.BinderException("no such view")])
+def test_composition_that_cannot_be_counted_leaves_the_ledger_as_it_was(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: duckdb.Error
 ) -> None:
+    """Want of memory ends no run: the snapshot is published without."""
     world.tell(world.manifest())
     plain = composition(world.workspace)
+    before_ns = world.workspace.snapshot.stat().st_mtime_ns
 
-    def spoilt(path: Path) -> bool:
-        path.write_bytes(path.read_bytes()[:4096])
-        return False
+    def fails(connection: duckdb.DuckDBPyConnection) -> bool:
+        connection.execute("DELETE FROM builds")
+        raise error
 
     monkeypatch.setattr(writer, "KEPT_FROM", 1)
-    monkeypatch.setattr(writer, "kept_by_child", spoilt)
     with open_ledger(world.workspace, "run") as ledger:
-        ledger.call(lambda c: c.execute("DELETE FROM kept_fingerprint"))
-        ledger.publish()
-        assert composition(world.workspace) == plain
-
-
-def test_a_child_that_cannot_open_the_copy_says_no(tmp_path: Path) -> None:
-    path = tmp_path / "broken.duckdb"
-    path.write_bytes(b"no ledger at all" * 1000)
-    assert not kept_by_child(path)
+        with monkeypatch.context() as patch:
+            patch.setattr(writer, "keep_composition", fails)
+            if isinstance(error, duckdb.OutOfMemoryException):
+                ledger.publish()
+                assert world.workspace.snapshot.stat().st_mtime_ns > before_ns
+            else:
+                with pytest.raises(duckdb.BinderException):
+                    ledger.publish()
+        assert ledger.rows("SELECT count(*) FROM builds") == [(1,)]
+    assert composition(world.workspace) == plain
 
 
 def test_a_ledger_of_an_older_draftmill_is_published_anew_by_whoever_opens_it(world: World) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpus.errors import UserError
+from corpus.ledger import writer
 from corpus.ledger.kept import keep_composition
 from corpus.ledger.query import EMPTY_VIEWS, LedgerReader, query, views
 from corpus.ledger.texts import prompt_texts, response_texts
@@ -164,7 +165,10 @@ def test_what_is_kept_is_left_alone_as_soon_as_anything_changes(change: str) -> 
         assert differences(connection) == {}
 
 
-def test_a_run_that_ends_keeps_what_composition_comes_to(world: World) -> None:
+def test_a_large_ledger_that_is_published_keeps_what_composition_comes_to(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "KEPT_FROM", 1)
     world.tell(world.manifest())
     kept = query(world.workspace, "SELECT stage, sum(rows) AS n FROM kept_composition GROUP BY ALL")
     shown = query(world.workspace, "SELECT stage, sum(rows) AS n FROM composition WHERE stage <> 'target' GROUP BY ALL")
