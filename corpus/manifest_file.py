@@ -58,6 +58,19 @@ def parse_manifest(text: str, where: str) -> Manifest:
         raw = YAML(typ="safe", pure=True).load(text)
     except YAMLError as error:
         raise UserError(f"{where}: not valid YAML: {_yaml_problem(error)}.") from error
+    return _valid(raw, text, where)
+
+
+def locked_manifest(body: Any, where: str) -> Manifest:
+    """The manifest that a build's lock holds, which is JSON and was read.
+
+    Raises:
+        UserError: it is none.
+    """
+    return _valid(body, json.dumps(body), where)
+
+
+def _valid(raw: Any, text: str, where: str) -> Manifest:
     if not isinstance(raw, dict):
         got = "nothing" if raw is None else KINDS.get(type(raw).__name__, type(raw).__name__)
         raise UserError(f"{where}: holds {got}; a manifest is a mapping with name, mix, sources and target.")

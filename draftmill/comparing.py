@@ -15,7 +15,7 @@ from corpus.building import manifest_folder, taken_groups
 from corpus.errors import UserError, first_line
 from corpus.ledger.query import LedgerReader
 from corpus.manifest import Manifest
-from corpus.manifest_file import parse_manifest
+from corpus.manifest_file import locked_manifest
 from corpus.sources import FileDigests
 from corpus.workspace import Workspace
 from draftmill.builds import Known, find_build
@@ -28,7 +28,7 @@ from draftmill.changes import (
     training_changes,
 )
 from draftmill.differing import DiffPlan, Rate, plan_diff
-from draftmill.pipeline import build_plan, selection_plan
+from draftmill.selecting import build_plan, selection_plan
 from draftmill.session import Session
 from draftmill.taken import light_rows, taken_by_files
 from generation.plan import ANSWER, LABELS, Recipe, all_recipes, judged_answers, policy_of
@@ -170,7 +170,7 @@ def _built(workspace: Workspace, named: Known) -> Side:
         rows = light_rows(workspace, body["candidates_id"], taken_by_files(folder))
         sources = {s["source"]: SourceRead(s["pool_id"], s["chunks"]) for s in body["sources"]}
         recipes = _built_recipes(folder)
-        manifest = parse_manifest(json.dumps(lock["manifest"]), str(folder / "manifest.lock.yaml"))
+        manifest = locked_manifest(lock["manifest"], str(folder / "manifest.lock.yaml"))
     except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
         raise UserError(
             f"{folder}: its rows cannot be read ({first_line(error)[:200]}). Name its manifest instead, and they are "

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from corpus.naming import published_model
-from draftmill import pipeline
+from draftmill import selecting
 from draftmill.session import Session
 from draftmill.stage_run import reader
 from draftmill.terminal import Screen
@@ -25,7 +25,7 @@ def plan_states(session: Session, folder: Path) -> InterchangePlan:
             is too small.
     """
     published = reader(session)
-    build = pipeline.build_plan(session, published)
+    build = selecting.build_plan(session, published)
     told = published_model(session.manifest.target.model, session.base)
     return load_interchange(session.manifest, session.target, build.build_id, published, folder, session.limit, told)
 

@@ -24,8 +24,8 @@ from corpus.gguf import is_gguf_target
 from corpus.ledger.query import query
 from corpus.naming import published_lock, published_model, published_path
 from corpus.workspace import Workspace
-from draftmill.pipeline import selection_plan
 from draftmill.published import write_prompts, write_responses
+from draftmill.selecting import selection_plan
 from draftmill.session import Session
 from draftmill.terminal import say
 from draftmill.uploading import Place, check_place, open_repo, size, upload

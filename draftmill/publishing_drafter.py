@@ -13,7 +13,7 @@ from corpus.artefacts import say_full_disk, temporary_path
 from corpus.columns import table
 from corpus.errors import UserError
 from draftmill.drafting import training_plan
-from draftmill.pipeline import build_plan
+from draftmill.selecting import build_plan
 from draftmill.session import Session
 from draftmill.stage_run import reader
 from draftmill.terminal import say

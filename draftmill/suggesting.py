@@ -163,7 +163,7 @@ def own_drafter(manifest: Path, workspace: Workspace, ledger: Readable) -> OwnDr
     in the ledger all the same.
     """
     from draftmill.drafting import training_plan
-    from draftmill.pipeline import build_plan
+    from draftmill.selecting import build_plan
     from draftmill.session import Session
 
     session = Session(manifest, workspace)

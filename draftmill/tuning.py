@@ -21,8 +21,8 @@ from corpus.errors import UserError
 from corpus.manifest import Engine, Manifest
 from corpus.manifest_edit import edit_manifest
 from draftmill.interrupted import StoppedEarly
-from draftmill.pipeline import selection_plan
 from draftmill.placement import Placement, place
+from draftmill.selecting import selection_plan
 from draftmill.session import Session
 from draftmill.stage_run import reader
 from draftmill.terminal import INDENT, WIDTH, Screen, clock, say, say_below

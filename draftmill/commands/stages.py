@@ -59,14 +59,14 @@ def run(
     What is done already is not done again, so the same command resumes a run that stopped, and after an edit of the
     manifest only the difference is generated.
     """
-    from draftmill import pipeline, stage_run
+    from draftmill import generating, pipeline, selecting, stage_run
 
     session = _session(manifest, workspace, devices, limit, force_tensor_parallel, ray)
     if dry_run:
         reader = stage_run.reader(session)
-        plan = pipeline.build_plan(session, reader)
-        _print(pipeline.build_lines(plan))
-        _print(pipeline.generation_lines(session, reader, plan))
+        plan = selecting.build_plan(session, reader)
+        _print(selecting.build_lines(plan))
+        _print(generating.generation_lines(session, reader, plan))
         _print(pipeline.later_lines(session, reader, plan))
         return
     pipeline.run_all(session, serve)
@@ -78,13 +78,13 @@ def build(
     dry_run: DryRun = False,
 ) -> None:
     """Read the sources, drop duplicates, select prompts by the declared shares, and enter the build in the ledger."""
-    from draftmill import pipeline
+    from draftmill import selecting
 
     session = _session(manifest, workspace)
     if dry_run:
-        _print(pipeline.build_lines(pipeline.build_plan(session)))
+        _print(selecting.build_lines(selecting.build_plan(session)))
         return
-    _with_ledger(session, "build", pipeline.build_stage)
+    _with_ledger(session, "build", selecting.build_stage)
 
 
 def generate(
@@ -103,14 +103,14 @@ def generate(
 
     Ctrl-C waits for the answers in flight and commits them; a second one stops at once. The same command resumes.
     """
-    from draftmill import pipeline, stage_run
+    from draftmill import generating, selecting, stage_run
 
     session = _session(manifest, workspace, devices, limit, force_tensor_parallel, ray)
     if dry_run:
         reader = stage_run.reader(session)
-        _print(pipeline.generation_lines(session, reader, pipeline.build_plan(session, reader), retry_rejected))
+        _print(generating.generation_lines(session, reader, selecting.build_plan(session, reader), retry_rejected))
         return
-    _with_build(session, "generate", lambda s, ledger, b: pipeline.generate_stage(s, ledger, b, retry_rejected))
+    _with_build(session, "generate", lambda s, ledger, b: generating.generate_stage(s, ledger, b, retry_rejected))
 
 
 def extract(
@@ -132,16 +132,16 @@ def extract(
 
     Rows go in batches of like length, by a token budget that each worker measures of its device first.
     """
-    from draftmill import pipeline, stage_run
+    from draftmill import capturing, selecting, stage_run
     from draftmill.agreement import Choice
 
     session = _session(manifest, workspace, devices, limit, ray=ray)
     choice = Choice(max_disk, retry_set_aside, yes)
     if dry_run:
         reader = stage_run.reader(session)
-        _print(pipeline.extraction_lines(session, reader, pipeline.build_plan(session, reader), choice))
+        _print(capturing.extraction_lines(session, reader, selecting.build_plan(session, reader), choice))
         return
-    _with_build(session, "extract", lambda s, ledger, b: pipeline.extract_stage(s, ledger, b, choice))
+    _with_build(session, "extract", lambda s, ledger, b: capturing.extract_stage(s, ledger, b, choice))
 
 
 def train(
@@ -152,13 +152,13 @@ def train(
     dry_run: DryRun = False,
 ) -> None:
     """Train the drafter on the captured states, measure it on held-out rows, and export it for vLLM."""
-    from draftmill import drafting, pipeline, stage_run
+    from draftmill import drafting, selecting, stage_run
     from draftmill.terminal import INDENT, laid_out
 
     session = _session(manifest, workspace, devices, limit)
     if dry_run:
         reader = stage_run.reader(session)
-        plan = drafting.training_plan(session, reader, pipeline.build_plan(session, reader))
+        plan = drafting.training_plan(session, reader, selecting.build_plan(session, reader))
         _print(laid_out(drafting.training_lines(session, plan, reader), f"{'train':<{INDENT}}", " " * INDENT))
         return
     _with_build(session, "train", drafting.train_stage)
@@ -176,10 +176,10 @@ def export(
     dry_run: DryRun = False,
 ) -> None:
     """Write the manifest's drafter as a folder that vLLM serves: weights, config.json and a card with its figures."""
-    from draftmill import drafting, pipeline
+    from draftmill import drafting, selecting
 
     session = _session(manifest, workspace, None, limit)
-    plan = drafting.export_plan(session, pipeline.build_plan(session), out, untrained, form)
+    plan = drafting.export_plan(session, selecting.build_plan(session), out, untrained, form)
     typer.echo(plan.line())
     if not dry_run:
         drafting.export_stage(session, plan)
@@ -204,13 +204,13 @@ def serve_check(
 
     Beside it stands the offline estimate (a sequential walk over the same rows). Both are recorded in the ledger.
     """
-    from draftmill import drafting, pipeline, stage_run
+    from draftmill import drafting, selecting, stage_run
     from draftmill.terminal import INDENT, laid_out
 
     session = _session(manifest, workspace, devices, limit)
     if dry_run:
         reader = stage_run.reader(session)
-        told = drafting.serve_sentences(session, reader, pipeline.build_plan(session, reader), drafter)
+        told = drafting.serve_sentences(session, reader, selecting.build_plan(session, reader), drafter)
         _print(laid_out(told, f"{'serve':<{INDENT}}", " " * INDENT))
         return
     _with_build(session, "serve-check", lambda s, ledger, b: drafting.serve_stage(s, ledger, b, drafter))
@@ -242,7 +242,7 @@ def _with_ledger(session: Session, command: str, work: Callable[[Session, Ledger
 
 
 def _with_build(session: Session, command: str, work: Callable[[Session, LedgerWriter, BuildPlan], object]) -> None:
-    from draftmill.pipeline import build_stage
+    from draftmill.selecting import build_stage
 
     _with_ledger(session, command, lambda s, ledger: work(s, ledger, build_stage(s, ledger)))
 

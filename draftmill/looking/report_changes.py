@@ -11,7 +11,7 @@ from typing import Any
 
 from corpus.errors import UserError
 from corpus.ledger.writer import Readable
-from corpus.manifest_file import parse_manifest
+from corpus.manifest_file import locked_manifest
 from draftmill.changes import Recipes, SourceRead, depth_changes, manifest_changes, recipe_changes
 from draftmill.looking.report_facts import Build, Changes
 
@@ -49,7 +49,7 @@ def changes_since(ledger: Readable, before: Build, build: Build) -> Changes:
 def _locked(folder: Path) -> tuple[Any, dict[str, SourceRead]]:
     lock = json.loads((folder / LOCK).read_text(encoding="utf-8"))
     read = {one["source"]: SourceRead(one["pool_id"], one["chunks"]) for one in lock["sources"]}
-    return parse_manifest(json.dumps(lock["manifest"]), str(folder / LOCK)), read
+    return locked_manifest(lock["manifest"], str(folder / LOCK)), read
 
 
 def _recipes(ledger: Readable, build_id: str) -> Recipes:

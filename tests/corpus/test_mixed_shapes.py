@@ -11,7 +11,7 @@ from corpus.building import selected_rows
 from corpus.errors import UserError
 from corpus.ledger.query import query
 from corpus.ledger.writer import open_ledger
-from draftmill.pipeline import build_stage
+from draftmill.selecting import build_stage
 from draftmill.session import Session
 
 World = Any

@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 from corpus.ledger.query import query
 from corpus.ledger.writer import open_ledger
 from corpus.workspace import Workspace
-from draftmill import pipeline
+from draftmill import generating
 from draftmill.app import run_app
 from tests.docs.blocks import ROOT, all_blocks
 
@@ -161,5 +161,5 @@ def at_desk(folder: Path) -> Iterator[Workspace]:
         patch.chdir(folder)
         patch.delenv("DRAFTMILL_WORKSPACE", raising=False)
         patch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-        patch.setattr(pipeline, "GenerationRun", partial(pipeline.GenerationRun, factory="generation.fake:create"))
+        patch.setattr(generating, "GenerationRun", partial(generating.GenerationRun, factory="generation.fake:create"))
         yield Workspace(Path("workspace"))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from corpus.ledger.query import query
-from draftmill import pipeline
+from draftmill import generating
 from draftmill.app import run_app
 from generation.engine_settings import vllm_names
 from generation.run import GenerationRun
@@ -128,7 +128,7 @@ def test_a_template_that_cannot_think_is_warned_of(world: World, capsys: Any) ->
 
 
 def test_the_run_warns_at_its_start_and_records_it(world: World, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "GenerationRun", partial(GenerationRun, factory="generation.fake:create"))
+    monkeypatch.setattr(generating, "GenerationRun", partial(GenerationRun, factory="generation.fake:create"))
     world.tiny_model()
     path = thinking(world, 0.0, by_category={"coding": {"thinking_share": 1.0}})
     assert run_app(["generate", str(path), "-w", str(world.workspace.root), "--devices", "1"]) == 0

@@ -16,9 +16,9 @@ World = Any  # tests/conftest.py makes it
 
 COMMAND = """
 import functools, sys
-from draftmill import pipeline
+from draftmill import generating
 from draftmill.app import run_app
-pipeline.GenerationRun = functools.partial(pipeline.GenerationRun, factory="generation.fake:create")
+generating.GenerationRun = functools.partial(generating.GenerationRun, factory="generation.fake:create")
 sys.exit(run_app(sys.argv[1:]))
 """
 

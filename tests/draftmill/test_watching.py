@@ -45,9 +45,9 @@ World = Any
 
 COMMAND = """
 import functools, sys
-from draftmill import pipeline
+from draftmill import generating
 from draftmill.app import run_app
-pipeline.GenerationRun = functools.partial(pipeline.GenerationRun, factory="generation.fake:create")
+generating.GenerationRun = functools.partial(generating.GenerationRun, factory="generation.fake:create")
 sys.exit(run_app(sys.argv[1:]))
 """
 

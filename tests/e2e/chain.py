@@ -22,7 +22,7 @@ import psutil
 from corpus.building import BuildPlan
 from corpus.ledger.query import query
 from corpus.workspace import Workspace
-from draftmill import pipeline
+from draftmill import selecting
 from draftmill.session import Session
 from tests.structured.sources import manifest_body, write_sources
 
@@ -55,7 +55,7 @@ class Chain:
 
     def plan(self, manifest: Path | None = None) -> BuildPlan:
         """The build plan of a manifest; of the chain's own, if none is named."""
-        return pipeline.build_plan(Session(manifest or self.manifest, self.workspace))
+        return selecting.build_plan(Session(manifest or self.manifest, self.workspace))
 
     def build_id(self, manifest: Path | None = None) -> str:
         """The build of a manifest in this workspace."""

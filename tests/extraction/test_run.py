@@ -27,7 +27,7 @@ from corpus.manifest import Manifest
 from corpus.runlog import RunLog
 from corpus.shards import ShardReader
 from corpus.target import ResolvedTarget
-from draftmill import agreement, pipeline
+from draftmill import agreement, capturing
 from draftmill.app import run_app
 from extraction.plan import Cut
 from extraction.run import ExtractionRun
@@ -259,7 +259,7 @@ def test_what_is_large_is_told_and_begun_only_when_agreed_to(
     world = told.world
     monkeypatch.setattr(agreement, "ASK_BYTES", 1000)
     quick = functools.partial(ExtractionRun, factory="tests.extraction.faulty:create_quick")
-    monkeypatch.setattr(pipeline, "ExtractionRun", quick)
+    monkeypatch.setattr(capturing, "ExtractionRun", quick)
     command = ["extract", str(world.write(**manifest_of(3, 5))), "-w", str(world.workspace.root), "--devices", "2"]
     before = told.ask("SELECT count(*) FROM hidden_rows")
     assert run_app(command) == 2
@@ -280,7 +280,7 @@ def test_a_failed_self_test_stops_the_command_with_one_line(
 ) -> None:
     world = told.world
     wrong = functools.partial(ExtractionRun, factory="tests.extraction.faulty:create_wrong")
-    monkeypatch.setattr(pipeline, "ExtractionRun", wrong)
+    monkeypatch.setattr(capturing, "ExtractionRun", wrong)
     path = world.write(**manifest_of(2, 5))
     code = run_app(["extract", str(path), "-w", str(world.workspace.root), "--devices", "1"])
     said = capsys.readouterr().err.splitlines()

@@ -19,7 +19,7 @@ from corpus.ledger.writer import open_ledger
 from corpus.manifest import Manifest
 from corpus.runlog import RunLog
 from corpus.target import ResolvedTarget
-from draftmill import agreement, pipeline
+from draftmill import agreement, capturing
 from draftmill.app import run_app
 from draftmill.terminal import INDENT, WIDTH, ExtractionScreen, laid_out
 from extraction import run as extraction_run
@@ -72,7 +72,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Answered:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands have workers that start at once."""
     made = functools.partial(ExtractionRun, factory="tests.extraction.faulty:create_quick")
-    monkeypatch.setattr(pipeline, "ExtractionRun", made)
+    monkeypatch.setattr(capturing, "ExtractionRun", made)
 
 
 def plan_of(told: Answered, *layers: int, **options: Any) -> ExtractionPlan:
@@ -297,7 +297,7 @@ def test_a_stopped_command_says_how_many_rows_are_captured_and_left(
 
         return asyncio.run(main())
 
-    monkeypatch.setattr(pipeline, "run_interruptible", stopped)
+    monkeypatch.setattr(capturing, "run_interruptible", stopped)
     assert run_app(told.command(told.write(4, 6))) == 1
     said = capsys.readouterr().err
     assert re.search(r"^ {11}stopping after \d shards? at work; Ctrl-C again stops at once$", said, re.MULTILINE)

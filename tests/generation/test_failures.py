@@ -359,11 +359,11 @@ def test_a_round_that_was_written_and_not_entered_is_entered_by_the_next_start(w
 COMMAND = """
 import functools, sys
 sys.path[:0] = [{root!r}]
-from draftmill import pipeline
+from draftmill import generating
 from draftmill.app import run_app
 from generation import run
 run.DRAIN_S = {drain_s}
-pipeline.GenerationRun = functools.partial(pipeline.GenerationRun, factory="generation.fake:create")
+generating.GenerationRun = functools.partial(generating.GenerationRun, factory="generation.fake:create")
 sys.exit(run_app(sys.argv[1:]))
 """
 ROOT = Path(__file__).parents[2]

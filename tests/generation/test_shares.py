@@ -20,7 +20,7 @@ from corpus.ledger.writer import LedgerWriter, open_ledger
 from corpus.manifest import Manifest
 from corpus.rounds import round_files
 from corpus.runlog import RunLog
-from draftmill import pipeline
+from draftmill import generating
 from draftmill.app import run_app
 from fleet.devices import Device
 from fleet.interrupt import Interrupt
@@ -142,8 +142,8 @@ def test_a_category_of_which_answers_are_rejected_is_topped_up_while_the_engines
 def command(world: World, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
     """`draftmill generate` with the fake engine: (exit code, lines of stderr)."""
     world.tiny_model()
-    fake = functools.partial(pipeline.GenerationRun, factory="generation.fake:create")
-    monkeypatch.setattr(pipeline, "GenerationRun", fake)
+    fake = functools.partial(generating.GenerationRun, factory="generation.fake:create")
+    monkeypatch.setattr(generating, "GenerationRun", fake)
 
     def run(name: str, *options: str) -> tuple[int, list[str]]:
         path = str(world.root / name)

@@ -17,7 +17,7 @@ import pytest
 from corpus.ledger.query import query
 from corpus.ledger.rebuild import rebuild_workspace
 from corpus.ledger.verify import verify
-from draftmill import pipeline
+from draftmill import generating
 from draftmill.app import run_app
 from generation import run as running
 
@@ -33,8 +33,8 @@ def generate(world: World, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Call
     """`draftmill generate` with the fake engine; returns the id of its build."""
     world.tiny_model()
     talk = world.prompts("talk", 200)
-    fake = functools.partial(pipeline.GenerationRun, factory="generation.fake:create")
-    monkeypatch.setattr(pipeline, "GenerationRun", fake)
+    fake = functools.partial(generating.GenerationRun, factory="generation.fake:create")
+    monkeypatch.setattr(generating, "GenerationRun", fake)
 
     def run(name: str, total: int, *options: str, **generation: Any) -> str:
         body = world.body(
