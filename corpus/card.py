@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from corpus.markdown import BARE_BAR, code_span, escaped
+from corpus.markdown import BARE_BAR, code_span, escaped, table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -288,8 +288,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of cells that are Markdown already, but for bars; what looks like a number goes right."""
     body = [[BARE_BAR.sub(r"\|", cell).replace("\n", " ") for cell in row] for row in rows]
     right = [all(_is_number(row[i]) for row in body) for i in range(len(header))]
-    rule = ["---:" if is_right else "---" for is_right in right]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [list(header), rule, *body])
+    return table(header, right, body)
 
 
 def _is_number(text: str) -> bool:

@@ -34,7 +34,15 @@ def write_rows(rows: pl.DataFrame, form: str, out: Path | None) -> None:
             sys.stdout.buffer.write(data.getbuffer())  # not by polars: a closed pipe is no bug
             sys.stdout.flush()
         return
-    text = {"table": format_table, "csv": _csv, "json": _json}[form](rows)
+    write_text({"table": format_table, "csv": _csv, "json": _json}[form](rows), out)
+
+
+def write_text(text: str, out: Path | None) -> None:
+    """Print or write text.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
     if out is None:
         sys.stdout.write(text)
         sys.stdout.flush()

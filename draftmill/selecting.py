@@ -52,7 +52,7 @@ def build_stage(session: Session, ledger: LedgerWriter) -> BuildPlan:
     else:
         new = building.commit_build(plan, session.workspace, ledger)
         if data_is_old(session.workspace, plan.build_id):
-            write_data(ledger, plan.build_id, session.base)
+            write_data(ledger, plan.build_id)
     took = f" in {time.monotonic() - started:.1f} s" if new else ", unchanged"
     say(f"build      {plan.build_id}: {plan.selected:,} prompts and {plan.held_out:,} held out{took}")
     for note in plan.notes:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PIPED_WIDTH, MOST_WIDTH = 200, 10_000
 MIN_CELL = 12
+MOST_CHARS = 80
+"""Of a name or a cell of a page: what is longer is cut, and ends in an ellipsis."""
 GAP = 2
 
 
@@ -42,7 +44,9 @@ def format_table(rows: pl.DataFrame) -> str:
 def _piped_width() -> int:
     """Columns of a table that goes elsewhere: as COLUMNS says, where whoever reads it has set that."""
     said = os.environ.get("COLUMNS", "")
-    return min(max(int(said), MIN_CELL), MOST_WIDTH) if said.isascii() and said[:6].isdigit() else PIPED_WIDTH
+    if not (said.isascii() and said.isdigit()):
+        return PIPED_WIDTH
+    return min(max(int(said[:6]), MIN_CELL), MOST_WIDTH)  # six digits: of some thousand Python makes no number
 
 
 def _line(cells: list[str], widths: list[int], numeric: list[bool]) -> str:
@@ -89,6 +93,15 @@ def cut(text: str, width: int) -> str:
 def printable(text: str) -> str:
     """Text of somebody else's, of which nothing steers the terminal."""
     return "".join(ch if ch.isprintable() else ch.encode("unicode_escape").decode() for ch in text)
+
+
+def visible(text: str | None, most: int = MOST_CHARS) -> str:
+    """Text of somebody else's on one line, cut; nothing of it steers a terminal or the direction of writing.
+
+    None is `-`: rows of a damaged ledger lack what the whole ones have.
+    """
+    shown = printable("-" if text is None else text[: most + 1])
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
 def printable_lines(text: str) -> str:

@@ -64,20 +64,13 @@ def sql(
     --views lists what can be asked; the views prompt_text, original_text and response_text are there in this command
     alone. Without SQL, composition, funnel, show and sample answer the common questions.
     """
-    from corpus.errors import UserError
     from corpus.workspace import Workspace
 
     place = Workspace(workspace)
     if views:
         _list_views(place, asked=statement is not None or file is not None)
         return
-    if out is not None:
-        from corpus.outputs import refuse_output
-
-        refuse_output(out)
-    form = output or _form_of(out)
-    if form is Format.parquet and out is None and sys.stdout.isatty():
-        raise UserError("sql: parquet is binary; name a file with --out FILE.")
+    form = form_of(output, out)
     from corpus.ledger.query import query
     from draftmill.rows import write_rows
 
@@ -130,12 +123,26 @@ def _statement(said: str | None, file: Path | None) -> str:
     return said
 
 
-def _form_of(out: Path | None) -> Format:
-    """The format that a file's name says; a table for standard output, a .txt, or a name without an ending.
+def form_of(output: Format | None, out: Path | None) -> Format:
+    """The format that is asked for, or that the file's name says; asked before the ledger is, which may take long.
 
     Raises:
-        UserError: the ending is another one.
+        UserError: the ending is another one, the file cannot be written, or a terminal would get bytes.
     """
+    from corpus.errors import UserError
+
+    if out is not None:
+        from corpus.outputs import refuse_output
+
+        refuse_output(out)
+    form = output or _named_form(out)
+    if form is Format.parquet and out is None and sys.stdout.isatty():
+        raise UserError("parquet is binary; name a file with --out FILE.")
+    return form
+
+
+def _named_form(out: Path | None) -> Format:
+    """A table for standard output, a .txt, or a name without an ending."""
     suffix = out.suffix.lstrip(".").lower() if out else ""
     if suffix in ("", "txt"):
         return Format.table

@@ -6,7 +6,6 @@ What cannot be read offers nothing; the shell then completes file names.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -84,15 +83,12 @@ def _each(ctx: typer.Context, section: str, key: str) -> Iterator[str]:
 
 
 def _described(ctx: typer.Context) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(id, what its file says) of every build of the workspace that the line names."""
+    """(id, what its file says) of every build of the workspace that the line names; damaged ones are left out."""
+    from draftmill.builds import described
+
     root = ctx.params.get("workspace")
-    for path in sorted(Path(root).glob("builds/*/build.json")) if root else ():
-        try:
-            body = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(body, dict):
-            yield path.parent.name, body
+    if root:
+        yield from ((build_id, body) for build_id, body in described(Path(root)) if body)
 
 
 def _beginning(words: Iterable[str], incomplete: str) -> list[str]:

@@ -43,11 +43,10 @@ def rebuild(workspace: WorkspacePath = DEFAULT_WORKSPACE) -> None:
 
 def _write_missing_data(workspace: Workspace) -> None:
     """DATA.md of the builds that have none: a copy of a workspace may have been made without them."""
-    from corpus.building import manifest_folder
     from corpus.ledger.query import LedgerReader
     from draftmill.looking.report import DATA, write_data
 
     ledger = LedgerReader(workspace)
     for (build_id,) in ledger.rows("SELECT build_id FROM builds ORDER BY created_at"):
         if not (workspace.build(build_id) / DATA).exists():
-            write_data(ledger, build_id, manifest_folder(workspace, build_id))
+            write_data(ledger, build_id)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from draftmill.commands import completion
-from draftmill.commands.asking import EXIT_BREACH, Format, _form_of
+from draftmill.commands.asking import EXIT_BREACH, Format, form_of
 from draftmill.commands.options import DEFAULT_WORKSPACE, WorkspacePath
-
-if TYPE_CHECKING:
-    import polars as pl
 
 EXIT_SEVERAL = 2
 DEFAULT_CHARS = 2000
@@ -92,14 +89,15 @@ def composition(
     from draftmill.looking.chosen import age_note, chosen_build, open_reader
     from draftmill.looking.composition import composition_frame, read_composition
     from draftmill.looking.composition_lines import composition_lines, stage_lines
+    from draftmill.rows import write_rows
 
+    form = form_of(output, out)
     place = Workspace(workspace)
     reader = open_reader(place)
     made = read_composition(reader, chosen_build(build, place, reader), tokens or None)
-    form = output or _form_of(out)
     if form is not Format.table:
         stages = [stage.value] if stage else made.stages
-        _write_frame(composition_frame(made, stages, by is By.source), form, out)
+        write_rows(composition_frame(made, stages, by is By.source), form.value, out)
         return
     age = age_note(place)
     by_source = by is By.source
@@ -125,38 +123,25 @@ def funnel(
     from draftmill.looking.chosen import age_note, chosen_build, open_reader
     from draftmill.looking.funnel import funnel_frame, read_funnels
     from draftmill.looking.funnel_lines import funnel_lines
+    from draftmill.rows import write_rows
 
+    form = form_of(output, out)
     place = Workspace(workspace)
     reader = open_reader(place)
     chosen = chosen_build(build, place, reader)
     funnels = read_funnels(reader, chosen, source)
-    form = output or _form_of(out)
     if form is not Format.table:
-        _write_frame(funnel_frame(chosen, funnels), form, out)
+        write_rows(funnel_frame(chosen, funnels), form.value, out)
     else:
         _write_lines(funnel_lines(chosen, funnels, age_note(place)), out)
     if any(one.breaches for one in funnels):
         raise typer.Exit(EXIT_BREACH)
 
 
-def _write_frame(rows: pl.DataFrame, form: Format, out: Path | None) -> None:
-    from corpus.errors import UserError
-    from draftmill.rows import write_rows
-
-    if form is Format.parquet and out is None and sys.stdout.isatty():
-        raise UserError("parquet is binary; name a file with --out FILE.")
-    write_rows(rows, form.value, out)
-
-
 def _write_lines(lines: list[str], out: Path | None) -> None:
-    from corpus.outputs import write_output_text
+    from draftmill.rows import write_text
 
-    text = "".join(f"{line}\n" for line in lines)
-    if out is None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    else:
-        write_output_text(out, text)
+    write_text("".join(f"{line}\n" for line in lines), out)
 
 
 def show(

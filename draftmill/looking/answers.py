@@ -1,7 +1,8 @@
-"""What the looking commands' answers have in common: figures and bars in 80 columns. Pure."""
+"""What the looking commands' answers have in common: figures, moments and bars in 80 columns. Pure."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from textwrap import wrap
 
 from rich.cells import cell_len
@@ -37,9 +38,17 @@ def count(number: int | None, width: int = 9) -> str:
     return exact
 
 
-def percent(part: float | None) -> str:
-    """A share as 46.7%."""
-    return "-" if part is None else f"{100 * part:.1f}%"
+def percent(part: float | None, *, short: bool = False) -> str:
+    """A share as 46.7%; `short` leaves out a decimal that is zero."""
+    if part is None:
+        return "-"
+    text = f"{100 * part:.1f}"
+    return f"{text.removesuffix('.0') if short else text}%"
+
+
+def minute(moment: datetime | None, unknown: str = "at an unknown time") -> str:
+    """A moment to the minute, in UTC."""
+    return unknown if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
 def bar(part: float, width: int) -> str:

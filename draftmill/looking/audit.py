@@ -37,6 +37,7 @@ SOURCE_COLUMNS = ("source", "dataset", "data_source", "subset", "origin")
 FEW_VALUES, MOST_VALUES = 50, 200
 MOST_COLUMNS = 200
 """That an error line names."""
+MOST_LABELS = 500
 OTHERS = "(others)"
 UNLABELLED = "(no label)"
 LANGUAGE_ROWS, LANGUAGE_CHARS = 400, 3_000
@@ -206,7 +207,7 @@ class _Looked:
         messages = [columns.messages[i] or "" for i in kept]
         tools = [columns.tools[i] for i in kept]
         if self.result.asked.label is not None:
-            named = [columns.upstream_label[i] or UNLABELLED for i in kept]
+            named = [self._label(columns.upstream_label[i] or UNLABELLED) for i in kept]
         else:
             named = classify_rows(messages, tools)
         part.counts.update(named)
@@ -228,6 +229,12 @@ class _Looked:
                 self._why[category].update({reason for one, reason, _ in said if one == category} or {"no rule spoke"})
         if self.result.asked.examples:
             self._show(rows, columns, kept, named)
+
+    def _label(self, said: str) -> str:
+        """A label as a category: of hundreds, those that come later are one."""
+        label = said if said in self._codes or len(self._codes) < MOST_LABELS else OTHERS
+        self._code(label)
+        return label
 
     def _code(self, category: str) -> int:
         if category not in self._codes:

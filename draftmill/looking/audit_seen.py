@@ -14,7 +14,6 @@ from corpus.found_files import Place
 
 SPEAKER = "audit"
 """Begins each line for a person."""
-DEFAULT_ROWS = 1_000
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class Asked:
     """What a person wants to know of which corpus."""
 
     place: Place
-    rows: int | None = DEFAULT_ROWS
+    rows: int | None
     """Rows to sample; None is all."""
     seed: int = 0
     shape: str = "auto"

@@ -19,6 +19,7 @@ import numpy as np
 from corpus.classifier_quality import CATEGORIES, DRAWS, HIGH, LOW, SEED, Interval, Stratum, adjusted_shares
 from corpus.errors import UserError
 from corpus.suggestions import nearest
+from draftmill.looking.answers import percent
 from draftmill.looking.audit_seen import SPEAKER, Audit
 
 DEFAULT_TOLERANCE = 0.05
@@ -154,12 +155,6 @@ def judge(shares: Mapping[str, Interval], targets: Mapping[str, float] | None, t
 def share_text(name: str, share: Interval) -> str:
     """A share with its interval: coding 77.2% (74.5 to 79.7)."""
     return f"{name} {percent(share.estimate)} ({100 * share.low:.1f} to {100 * share.high:.1f})"
-
-
-def percent(share: float, *, short: bool = False) -> str:
-    """A share as a percentage with one decimal; `short` leaves out one that is zero."""
-    text = f"{100 * share:.1f}"
-    return f"{text.removesuffix('.0') if short else text}%"
 
 
 def points(share: float) -> str:

@@ -16,12 +16,12 @@ from typing import Any
 from corpus.columns import table
 from corpus.markdown import escaped
 from corpus.markdown import table as markdown_table
+from draftmill.looking.answers import WIDTH, percent
 from draftmill.looking.audit_figures import alike
-from draftmill.looking.audit_shares import State, percent
+from draftmill.looking.audit_shares import State
 from draftmill.looking.plain_text import unpiled
 from draftmill.table import cut, printable
 
-WIDTH = 80
 MOST_GROUPS = 24
 FEW = 30
 NAME, CATEGORY = 30, 20

@@ -7,10 +7,9 @@ where one is named. Writes nothing.
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,13 @@ from corpus.errors import UserError
 from corpus.ledger.query import LedgerReader
 from corpus.suggestions import nearest
 from corpus.workspace import Workspace
+from draftmill.builds import BUILD_ID, SHORT, safe_name
+from draftmill.looking.answers import minute
 from draftmill.table import printable
 
 STALE_S = 60.0
 """Older than this, a snapshot's age is said while a run writes."""
 MOST_NAMED = 3
-ID_PREFIX = re.compile(r"[0-9a-f]{6,24}")
-SHORT = re.compile(r"[0-9a-f]{1,5}")
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def chosen_build(named: str | None, workspace: Workspace, reader: LedgerReader) 
     if named is None:
         return builds[0]
     path = Path(named)
-    found = [one for one in builds if ID_PREFIX.fullmatch(named) and one.build_id.startswith(named)]
+    found = [one for one in builds if BUILD_ID.fullmatch(named) and one.build_id.startswith(named)]
     found = found or [one for one in builds if one.name == named]
     if not found and (path.suffix in (".yaml", ".yml") or path.is_file()):
         from draftmill.verifying import named_build
@@ -103,17 +102,18 @@ def chosen_build(named: str | None, workspace: Workspace, reader: LedgerReader) 
     if len(found) == 1:
         return found[0]
     if found:
-        several = ", ".join(f"{one.build_id[:12]} ({_minute(one.created_at)})" for one in found[:MOST_NAMED])
+        several = ", ".join(f"{one.build_id[:12]} ({minute(one.created_at)})" for one in found[:MOST_NAMED])
         more = ", …" if len(found) > MOST_NAMED else ""
         raise UserError(
-            f"{workspace.root}: {_said(named)} names {len(found)} builds here: {several}{more}. Say which by its id."
+            f"{workspace.root}: {safe_name(named)} names {len(found)} builds here: {several}{more}. Say which by its "
+            "id."
         )
     if SHORT.fullmatch(named) and any(one.build_id.startswith(named) for one in builds):
-        raise UserError(f"{_said(named)}: too short for an id; its first six digits are needed.")
+        raise UserError(f"{safe_name(named)}: too short for an id; its first six digits are needed.")
     there = printable(", ".join(f"{one.build_id[:8]} ({one.name[:40]})" for one in builds[:MOST_NAMED]))
     near = printable(nearest(named, {one.name for one in builds}))
     raise UserError(
-        f"{_said(named)}: neither a manifest nor a build in {workspace.root}; the newest here are {there}.{near}"
+        f"{safe_name(named)}: neither a manifest nor a build in {workspace.root}; the newest here are {there}.{near}"
     )
 
 
@@ -151,13 +151,5 @@ def heading(build: Build) -> str:
     """The first line: which build, and which of several it is."""
     what = "import" if build.imported else "build"
     which = f"the newest {what}" if build.newest else what
-    made = f", made {_minute(build.created_at)} UTC" if build.created_at else ""
+    made = f", made {minute(build.created_at)} UTC" if build.created_at else ""
     return f"{build.label}, {which}{made}"
-
-
-def _minute(moment: datetime | None) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}" if moment else "at an unknown time"
-
-
-def _said(named: str) -> str:
-    return ascii(named)[1:-1][:200]

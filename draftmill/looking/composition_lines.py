@@ -28,12 +28,8 @@ def composition_lines(made: Composition, by_source: bool = False, age: str | Non
         if by_source:
             for source in made.sources(category):
                 lines += _block(made, stages, category, source)
-    lines += ["all".ljust(LABEL) + "".join(f"{count(_total(made, stage)):>{FIGURE}}" for stage in stages), ""]
+    lines += ["all".ljust(LABEL) + "".join(f"{count(made.amount(stage)):>{FIGURE}}" for stage in stages), ""]
     return lines + [line for sentence in verdict(made) for line in said(sentence)]
-
-
-def _total(made: Composition, stage: str) -> int | None:
-    return made.amount(stage)
 
 
 def _block(made: Composition, stages: Sequence[str], category: str, source: str | None) -> list[str]:

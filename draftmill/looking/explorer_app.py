@@ -12,6 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlencode
@@ -19,7 +20,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from corpus.errors import UserError
-from corpus.ledger.query import INNER
+from corpus.ledger.query import EMPTY_VIEWS, INNER, views
 from corpus.ledger.texts import prompt_texts
 from corpus.workspace import Workspace
 from draftmill.looking.answers import UNLINKED, count, percent
@@ -179,7 +180,7 @@ class Explorer:
             order=order, reasons=ROW_REASONS | ANSWER_REASONS,
             kinds=[(one, KIND_TITLES[one], urlencode([("build", build.build_id), ("kind", one)])) for one in KINDS],
             chips=_chips(filters, base, order), base=base, view=view, orders=ORDER_TITLES, forms=FORMS,
-            fields=_fields(kind, self._choices(snapshot, kind, build), filters), limits=_limits(kind, filters),
+            fields=_fields(self._choices(snapshot, kind, build), filters), limits=_limits(kind, filters),
             chart=_chart(self._composition(snapshot, build)), age=_age(self.workspace),
             ms=lambda: round(1000 * (time.perf_counter() - started)), clear=f"?{urlencode(base)}",
         )  # fmt: skip
@@ -304,7 +305,7 @@ def _name_of(kind: str, row: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _fields(
-    kind: str, offered: dict[str, list[tuple[str, int]]], filters: Filters
+    offered: dict[str, list[tuple[str, int]]], filters: Filters
 ) -> list[tuple[str, str, list[tuple[str, int, bool]]]]:
     """Name, title and choices (value, rows, chosen) of each column that tells rows apart here."""
     fields = []
@@ -387,12 +388,18 @@ def _views(snapshot: Snapshot) -> list[tuple[str, str, str]]:
         "SELECT table_name, string_agg(column_name, ', ' ORDER BY column_index) FROM duckdb_columns() "
         "WHERE database_name = 'ledger' AND NOT internal GROUP BY table_name ORDER BY table_name"
     )
-    texts = [("prompt_text", "Texts of prompts, from the files", "prompt_id, messages, tools, asked"),
-             ("response_text", "Texts of answers, from the files",
-              "response_id, attempt, text, prompt_token_ids, token_ids")]  # fmt: skip
-    return texts + [
+    return _text_views() + [
         (name, comments.get(name) or "", names) for name, names in columns
         if name not in INNER and name != "schema_migrations" and not name.startswith("kept_")
+    ]  # fmt: skip
+
+
+@cache
+def _text_views() -> list[tuple[str, str, str]]:
+    """The same of the views that read files, which no snapshot holds."""
+    return [
+        (name, comment, ", ".join(column for column, _, _ in columns))
+        for name, comment, columns in views() if name in EMPTY_VIEWS
     ]  # fmt: skip
 
 

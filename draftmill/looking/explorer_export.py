@@ -38,18 +38,18 @@ ROWS = {
     ANSWERS: """
 SELECT p.* FROM provenance p
 WHERE p.build_id = $build AND p.response_id IN (
-    SELECT b.response_id FROM build_responses b JOIN {table} l ON l.place = b.rowid WHERE {where})""",
+    SELECT b.response_id FROM build_responses b JOIN {table} l ON l.place = b.rowid)""",
     PROMPTS: """
 SELECT s.*, p.turns, p.prompt_chars, p.prompt_tokens, p.pool_id, p.chunk, p.file, p.row_index, p.upstream_id
-FROM selections s JOIN {table} l ON l.place = s.rowid LEFT JOIN prompts p ON p.rowid = l.tried WHERE {where}""",
+FROM selections s JOIN {table} l ON l.place = s.rowid LEFT JOIN prompts p ON p.rowid = l.tried""",
     DROPPED: """
 SELECT l.source, s.pool_id, s.chunk, s.file, s.row_index, s.upstream_id, s.prompt_id, s.reason, s.detail,
        NULL AS winner_prompt_id, NULL AS winner_source, NULL AS similarity, NULL AS eval_set, NULL AS eval_item
-FROM source_rows s JOIN {table} l ON l.place = s.rowid AND l.tried = 1 WHERE {where}
+FROM source_rows s JOIN {table} l ON l.place = s.rowid AND l.tried = 1
 UNION ALL BY NAME
 SELECT d.source, d.pool_id, d.chunk, d.file, d.row_index, d.upstream_id, d.prompt_id, d.reason, d.detail,
        d.winner_prompt_id, d.winner_source, d.similarity, d.eval_set, d.eval_item
-FROM drops d JOIN {table} l ON l.place = d.rowid AND l.tried = 2 WHERE {where}""",
+FROM drops d JOIN {table} l ON l.place = d.rowid AND l.tried = 2""",
 }
 
 
@@ -106,7 +106,7 @@ def export_sql(
         where = where.replace("?", f"$f{place}", 1)
         values[f"f{place}"] = value
     # the list's names for columns that tables have too
-    rows = ROWS[kind].format(table=f"(SELECT * FROM {snapshot.list_of(kind, build_id)} WHERE {where})", where="true")
+    rows = ROWS[kind].format(table=f"(SELECT * FROM {snapshot.list_of(kind, build_id)} WHERE {where})")
     return (_with_texts(snapshot, kind, rows, proved) if texts else rows), values
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpus.errors import UserError
-from corpus.ledger.query import LedgerReader
+from corpus.ledger.query import LedgerReader, quoted
 from corpus.ledger.spill import modest_limits
 from corpus.ledger.writer import refuse_newer
 from corpus.workspace import Workspace
@@ -49,11 +49,13 @@ class Snapshot(LedgerReader):
         self._asking: set[duckdb.DuckDBPyConnection] = set()
         self._connection = duckdb.connect(":memory:")
         with self._explained():
-            self._connection.execute(f"SET temp_directory = '{str(spill).replace(chr(39), chr(39) * 2)}'")
-            self._connection.execute(f"SET memory_limit = '{modest_limits(spill).memory_bytes}B'")
+            limits = modest_limits(spill)
+            self._connection.execute(f"SET temp_directory = {quoted(str(limits.folder))}")
+            self._connection.execute(f"SET memory_limit = '{limits.memory_bytes}B'")
+            self._connection.execute(f"SET max_temp_directory_size = '{limits.spill_bytes}B'")
             self._connection.execute("SET TimeZone = 'UTC'")
             self._connection.execute("SET enable_progress_bar = false")  # it would draw on standard output
-            self._connection.execute(f"ATTACH '{str(path).replace(chr(39), chr(39) * 2)}' AS ledger (READ_ONLY)")
+            self._connection.execute(f"ATTACH {quoted(str(path))} AS ledger (READ_ONLY)")
             self._connection.execute("USE ledger")
             refuse_newer(self._connection, str(path))
 

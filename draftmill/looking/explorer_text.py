@@ -48,7 +48,9 @@ def cell(value: Any, chars: int = 400) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:.6g}"
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
         return str(value)
     if isinstance(value, bytes):
         return excerpt(blob_text(value[:chars]), chars)

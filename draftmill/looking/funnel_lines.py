@@ -27,7 +27,7 @@ def funnel_lines(build: Build, funnels: list[Funnel], age: str | None = None) ->
         lines += said(UNLINKED)
     shown = [summed(funnels), *funnels] if len(funnels) > 1 else funnels
     for one in shown:
-        lines += ["", *_block(one, build)]
+        lines += ["", *_block(one)]
     return [*lines, "", *_sums(funnels)]
 
 
@@ -39,7 +39,7 @@ def _sums(funnels: list[Funnel]) -> list[str]:
     return [line for breach in breaches for line in said(f"BREACH {breach}")]
 
 
-def _block(one: Funnel, build: Build) -> Iterator[str]:
+def _block(one: Funnel) -> Iterator[str]:
     title = ", ".join(part for part in (one.source, one.license, one.dataset) if part)
     yield left(title, WIDTH).rstrip()
     yield _line("  rows read", one.read, one.read)

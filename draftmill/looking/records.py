@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from corpus.ledger.query import LedgerReader
-from corpus.ledger.texts import prompt_texts, response_texts
+from corpus.ledger.texts import response_texts
 from corpus.records import Prompt
 from corpus.workspace import Workspace
 from draftmill.looking.finding import Match
-from draftmill.looking.row_records import fate, places_of
-from draftmill.looking.work_records import acceptance, build_record, drafter_record, many, one, run_record
+from draftmill.looking.row_records import fate, places_of, texts_of
+from draftmill.looking.work_records import BEST_FIRST, acceptance, build_record, drafter_record, many, one, run_record
 
 Record = dict[str, Any]
 
@@ -39,7 +39,8 @@ def record_of(match: Match, workspace: Workspace, reader: LedgerReader) -> Recor
 
 def _prompt_part(prompt_id: str, reader: LedgerReader) -> Record:
     """Where a prompt is from, and what became of it in each build."""
-    return {"source_rows": places_of(prompt_id, reader), "builds": fate(prompt_id, reader)}
+    places = places_of(prompt_id, reader)
+    return {"source_rows": places, "builds": fate(prompt_id, places, reader)}
 
 
 def _prompt(prompt_id: str, workspace: Workspace, reader: LedgerReader) -> Record:
@@ -47,7 +48,7 @@ def _prompt(prompt_id: str, workspace: Workspace, reader: LedgerReader) -> Recor
         reader,
         "response_id build_id replica turn state reason finish_reason response_tokens",
         "WITH best AS (SELECT * FROM responses WHERE prompt_id = $1 QUALIFY row_number() OVER (PARTITION BY "
-        "response_id ORDER BY state = 'accepted' DESC, shard DESC, shard_row DESC) = 1) "
+        f"response_id ORDER BY {BEST_FIRST}) = 1) "
         "SELECT br.response_id, br.build_id, br.replica, br.turn, CASE WHEN r.state = 'accepted' AND "
         "br.left_out IS NOT NULL THEN 'left_out' ELSE coalesce(r.state, 'unfinished') END, "
         "coalesce(br.left_out, r.reason), r.finish_reason, r.response_tokens "
@@ -81,10 +82,9 @@ def _source_row(match: Match, workspace: Workspace, reader: LedgerReader) -> Rec
 
 def prompt_text(prompt_id: str, workspace: Workspace, reader: LedgerReader) -> Record:
     """Messages and tools of one prompt, or why they cannot be read."""
-    places = reader.rows("SELECT pool_id, chunk FROM source_rows WHERE prompt_id = ? ORDER BY ALL LIMIT 1", prompt_id)
-    if not places:
+    found = texts_of([prompt_id], workspace, reader).get(prompt_id)
+    if found is None:
         return {"messages": [], "tools": [], "unreadable": "the ledger names no file that holds it"}
-    found = prompt_texts(workspace, [(prompt_id, *places[0])])[prompt_id]
     return {"messages": found.messages, "tools": found.tools, "unreadable": found.why}
 
 
@@ -105,9 +105,9 @@ def _response(response_id: str, workspace: Workspace, reader: LedgerReader) -> R
     )
     attempts = many(
         reader,
-        f"prompt_id replica turn {ATTEMPT}",
-        f"SELECT prompt_id, replica, turn, {', '.join(ATTEMPT.split())} FROM responses WHERE response_id = ? "
-        "ORDER BY attempt, shard, shard_row",
+        f"prompt_id replica turn {ATTEMPT} place",
+        f"SELECT prompt_id, replica, turn, {', '.join(ATTEMPT.split())}, row_number() OVER (ORDER BY {BEST_FIRST}) "
+        "FROM responses WHERE response_id = ? ORDER BY attempt, shard, shard_row",
         response_id,
     )
     known = builds[0] if builds else attempts[0]
@@ -122,7 +122,7 @@ def _response(response_id: str, workspace: Workspace, reader: LedgerReader) -> R
     )
     measured = sorted({row["drafter_id"] for row in drafters} | _drafters_of(builds, reader))
     categories = sorted({row["category"] for row in builds if row["category"] is not None})
-    best = next((row for row in reversed(attempts) if row["state"] == "accepted"), attempts[-1] if attempts else None)
+    best = next((row for row in attempts if row["place"] == 1), None)
     return {
         "answer": {
             "prompt_id": prompt_id,

@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from corpus.artefacts import write_text
+from corpus.building import manifest_folder
 from corpus.errors import UserError, first_line
 from corpus.ledger.query import LedgerReader
 from corpus.ledger.writer import Readable
 from corpus.outputs import write_output_text
 from corpus.workspace import Workspace
-from draftmill.looking.report_html import html_text
 from draftmill.looking.report_markdown import markdown_text
 from draftmill.looking.report_reading import read_facts
 from draftmill.looking.report_sections import document
@@ -44,7 +44,11 @@ def make_report(workspace: Workspace, build_id: str, base: Path, *, markdown: bo
     facts = read_facts(
         LedgerReader(workspace), build_id, published_at=published_at, base=base, writing=workspace.coordinator()
     )
-    return markdown_text(document(facts)) if markdown else html_text(document(facts))
+    if markdown:
+        return markdown_text(document(facts))
+    from draftmill.looking.report_html import html_text  # DATA.md of every build needs none of it
+
+    return html_text(document(facts))
 
 
 def report_path(workspace: Workspace, build_id: str, *, markdown: bool) -> Path:
@@ -64,15 +68,12 @@ def write_report(text: str, out: Path) -> None:
     write_output_text(out, text)
 
 
-def write_data(ledger: Readable, build_id: str, base: Path | None = None) -> None:
-    """Write builds/<build_id>/DATA.md from what is committed; a failure is a warning.
-
-    Args:
-        base: relative paths of the manifest start here; where it is not known, the working folder.
-    """
+def write_data(ledger: Readable, build_id: str) -> None:
+    """Write builds/<build_id>/DATA.md from what is committed; a failure is a warning."""
     path = ledger.workspace.build(build_id) / DATA
     try:
-        facts = read_facts(ledger, build_id, published_at=None, base=base or Path())
+        base = manifest_folder(ledger.workspace, build_id) or Path()
+        facts = read_facts(ledger, build_id, published_at=None, base=base)
         write_text(path, markdown_text(document(facts)))
     except Exception as error:  # a page must not end a run whose answers took a night
         log.warning(

@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from draftmill.looking.charts import Chart
-from draftmill.table import printable
 
-MOST_CHARS = 80
-"""Of a cell or a name: what is longer is cut, and ends in an ellipsis."""
 MOST_WORDS = 2_000
 MOST_ROWS = 200
 """Of a table: the rest is counted."""
@@ -126,12 +123,3 @@ def table(
 def rest_of(rows: int, sql: str, most: int = MOST_ROWS) -> str:
     """What a table does not show, and how to see it."""
     return f'{rows - most:,} more: draftmill sql "{sql}"' if rows > most else ""
-
-
-def visible(text: str | None, most: int = MOST_CHARS) -> str:
-    """Text of somebody else's on one line, cut; nothing of it steers a terminal or the direction of writing.
-
-    None is `-`: rows of a damaged ledger lack what the whole ones have.
-    """
-    shown = printable("-" if text is None else text[: most + 1])
-    return shown if len(shown) <= most else shown[: most - 1] + "…"

@@ -56,15 +56,8 @@ class Source:
     split: str | None
     revision: str | None
     license: str | None
-    format: str | None
     category_rule: str
     """A category, or how it is found."""
-    chunks: int
-    rows_unread: int | None
-    """None where nobody knows."""
-    weight: float | None
-    priority: int
-    read: int
     selected: int
     accepted: int
     """Answers."""
@@ -165,7 +158,6 @@ class Drafter:
     """A drafter that was trained on this build, or measured on its held-out prompts."""
 
     drafter_id: str
-    capture_id: str | None
     algorithm: str | None
     steps: int | None
     rows: int | None

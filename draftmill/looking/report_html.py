@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from importlib import resources
 
-from draftmill.looking.charts import chart_html
+from jinja2 import DictLoader, Environment, StrictUndefined
+from markupsafe import Markup
+
+from draftmill.looking.charts_html import chart_html
 from draftmill.looking.report_blocks import (
     MOST_WORDS,
     Block,
@@ -20,17 +23,14 @@ from draftmill.looking.report_blocks import (
     Listing,
     Table,
     Words,
-    visible,
 )
+from draftmill.table import visible
 
 TEMPLATE, STYLE = "report.html.jinja", "report.css"
 
 
 def html_text(document: Document) -> str:
     """The whole file."""
-    from jinja2 import DictLoader, Environment, StrictUndefined
-    from markupsafe import Markup
-
     folder = resources.files("draftmill.looking") / "templates"
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
@@ -54,7 +54,5 @@ def _kind(block: Block) -> str:
 
 
 def _cell(cell: str, column: Column) -> str:
-    from markupsafe import Markup
-
     shown = visible(cell)
     return Markup("<code>{}</code>").format(shown) if column.kind == "code" and shown else shown

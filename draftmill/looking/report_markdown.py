@@ -16,8 +16,8 @@ from draftmill.looking.report_blocks import (
     Listing,
     Table,
     Words,
-    visible,
 )
+from draftmill.table import visible
 
 
 def markdown_text(document: Document) -> str:

@@ -123,10 +123,10 @@ def read_runs(ledger: Readable, build_id: str) -> tuple[Run, ...]:
 def read_drafters(ledger: Readable, build_id: str) -> tuple[Drafter, ...]:
     """Drafters that were trained on a build or measured on it, its own and the newest first."""
     rows = ledger.rows(
-        "SELECT d.drafter_id, d.capture_id, d.algorithm, d.steps, d.rows, d.created_at, "
+        "SELECT d.drafter_id, d.algorithm, d.steps, d.rows, d.created_at, "
         "coalesce(d.build_id = ?, false) FROM drafters d "
         "WHERE d.build_id = ? OR d.drafter_id IN (SELECT drafter_id FROM acceptance WHERE build_id = ?) "
-        f"ORDER BY 7 DESC, 6 DESC, 1 LIMIT {MOST_LISTED}",
+        f"ORDER BY 6 DESC, 5 DESC, 1 LIMIT {MOST_LISTED}",
         *[build_id] * 3,
     )
     return tuple(Drafter(*row) for row in rows)

@@ -123,9 +123,10 @@ def verdict(facts: Facts) -> list[Words]:
     got = {name: _amount(accepted.get(name), what) / whole for name in facts.shares}
     points, name = max((100 * abs(got[name] - share), name) for name, share in facts.shares.items())
     tolerance = facts.build.tolerance or 0.0
-    one_row = 100 / whole if what == "prompts" else 0.0  # as the build promises
-    holds = "hold" if points <= max(tolerance, one_row) + 1e-9 else "do not hold"
-    going = sum(part.prompts for part in accepted.values()) < facts.build.selected
+    prompts = sum(part.prompts for part in accepted.values())
+    one_prompt = 100 / prompts if prompts else 0.0  # as the build promises: of tokens, what a prompt brings on average
+    holds = "hold" if points <= max(tolerance, one_prompt) + 1e-9 else "do not hold"
+    going = prompts < facts.build.selected
     so_far = ", of what is accepted so far" if going else ""
     return [
         words(
@@ -133,6 +134,6 @@ def verdict(facts: Facts) -> list[Words]:
             "off is ",
             Code(name),
             f", {got[name]:.1%} where {facts.shares[name]:.1%} is declared ({points:.2g} points off; {tolerance:g} are "
-            "allowed, and one row).",
+            "allowed, and one prompt).",
         )
     ]

@@ -6,8 +6,8 @@ Pure: facts in, blocks out.
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import UTC, datetime
 
+from draftmill.looking.answers import minute
 from draftmill.looking.report_blocks import MOST_ROWS, Block, Code, Items, Listing, Section, table, words
 from draftmill.looking.report_facts import Facts, Run
 
@@ -25,7 +25,7 @@ def changes_section(facts: Facts) -> Section:
         return Section("changes", title, (words(why),))
     before = changes.before
     blocks: list[Block] = [
-        words("Against ", Code(before.build_id), f" ({before.name}), made {_when(before.created_at)} UTC.")
+        words("Against ", Code(before.build_id), f" ({before.name}), made {minute(before.created_at, '')} UTC.")
     ]
     lines = changes.lines
     if lines:
@@ -49,8 +49,8 @@ def runs_section(facts: Facts) -> Section:
     newest = facts.runs[:MOST_RUNS]
     body = [
         (
-            one.run_id, one.command, _when(one.started_at), _took(one), one.outcome or "not ended", _count(one.answers),
-            _count(one.response_tokens), f"{one.events:,}",
+            one.run_id, one.command, minute(one.started_at, ""), _took(one), one.outcome or "not ended",
+            _count(one.answers), _count(one.response_tokens), f"{one.events:,}",
         )
         for one in newest
     ]  # fmt: skip
@@ -147,10 +147,6 @@ def _manifest_of(lock: str) -> str:
 
 def _count(number: int | None) -> str:
     return "" if number is None else f"{number:,}"
-
-
-def _when(moment: datetime | None) -> str:
-    return "" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
 def _took(run: Run) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 from corpus.errors import UserError
 from corpus.ledger.writer import Readable
 from corpus.naming import published_lock, published_path
+from draftmill.looking.composition import NO_NAME
 from draftmill.looking.report_changes import changes_since
 from draftmill.looking.report_facts import Build, Changes, Counted, Facts, Part, SameRows, Source
 from draftmill.looking.report_measured import (
@@ -54,7 +55,6 @@ def read_facts(
         UserError: the ledger has no such build, or cannot be read.
     """
     build = _build(ledger, build_id)
-    reason_sums, funnel = _funnel(ledger, build_id)
     groups = accepted_groups(ledger, build_id)
     runs = read_runs(ledger, build_id)
     drafters = read_drafters(ledger, build_id)
@@ -66,11 +66,11 @@ def read_facts(
         published_at=published_at,
         writing=writing,
         version=installed_version(),
-        shares={category: share or 0.0 for category, share, _ in targets},
-        target_tokens={category: tokens for category, _, tokens in targets if tokens is not None},
+        shares={_category(name): share or 0.0 for name, share, _ in targets},
+        target_tokens={_category(name): tokens for name, _, tokens in targets if tokens is not None},
         composition=composition,
-        funnel=funnel,
-        sources=_sources(ledger, build_id, reason_sums, by_source),
+        funnel=_funnel(ledger, build_id),
+        sources=_sources(ledger, build_id, by_source),
         lengths=read_lengths(ledger, build_id, groups),
         finish=groups.finish,
         unfinished=_counted(
@@ -146,7 +146,7 @@ def _composition(ledger: Readable, build_id: str) -> tuple[dict[tuple[str, str],
     sums: dict[tuple[str, str], list[int | None]] = defaultdict(lambda: [0, 0, None, None])
     by_source: dict[tuple[str, str], tuple[int, int]] = defaultdict(lambda: (0, 0))
     for stage, category, source, *numbers in rows:
-        held = sums[stage, category]
+        held = sums[stage, _category(category)]
         for i, number in enumerate(numbers):
             if number is not None:
                 held[i] = (held[i] or 0) + number
@@ -160,33 +160,31 @@ def _composition(ledger: Readable, build_id: str) -> tuple[dict[tuple[str, str],
     return by_source, parts
 
 
-def _funnel(ledger: Readable, build_id: str) -> tuple[dict[tuple[str, str], int], tuple[Counted, ...]]:
+def _category(name: str | None) -> str:
+    """Of a damaged ledger, rows may have none."""
+    return NO_NAME if name is None else name
+
+
+def _funnel(ledger: Readable, build_id: str) -> tuple[Counted, ...]:
     rows = ledger.rows("SELECT source, reason, rows FROM funnel WHERE build_id = ? ORDER BY ALL", build_id)
     sums: dict[tuple[str, str], int] = defaultdict(int)
     for source, reason, count in rows:
         sums[source, reason] += count
-    return sums, tuple(Counted(source, reason, count) for (source, reason), count in sums.items())
+    return tuple(Counted(source, reason, count) for (source, reason), count in sums.items())
 
 
-def _sources(
-    ledger: Readable,
-    build_id: str,
-    became: dict[tuple[str, str], int],
-    by_source: dict[tuple[str, str], tuple[int, int]],
-) -> tuple[Source, ...]:
+def _sources(ledger: Readable, build_id: str, by_source: dict[tuple[str, str], tuple[int, int]]) -> tuple[Source, ...]:
     rows = ledger.rows(
-        "SELECT s.source, p.dataset, p.config, p.split, p.revision, coalesce(s.license, p.license), p.format, "
-        "s.category_rule, s.chunks, p.rows_unread, s.weight, s.priority "
+        "SELECT s.source, p.dataset, p.config, p.split, p.revision, coalesce(s.license, p.license), s.category_rule "
         "FROM sources s LEFT JOIN pools p USING (pool_id) WHERE s.build_id = ? ORDER BY s.source",
         build_id,
     )
     return tuple(
         Source(
-            name, published_path(dataset or ""), config, split, revision, licence, form, _rule(rule), chunks or 0,
-            unread, weight, priority or 0, became.get((name, "read"), 0), by_source.get((name, "selected"), (0, 0))[0],
-            *by_source.get((name, "accepted"), (0, 0)),
+            name, published_path(dataset or ""), config, split, revision, licence, _rule(rule),
+            by_source.get((name, "selected"), (0, 0))[0], *by_source.get((name, "accepted"), (0, 0)),
         )
-        for name, dataset, config, split, revision, licence, form, rule, chunks, unread, weight, priority in rows
+        for name, dataset, config, split, revision, licence, rule in rows
     )  # fmt: skip
 
 

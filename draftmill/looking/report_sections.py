@@ -5,8 +5,9 @@ Pure. What was not measured yet is said so, in place of an empty table or axis.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
+from draftmill.looking.answers import minute
 from draftmill.looking.report_blocks import Code, Document, Tile, words
 from draftmill.looking.report_facts import Facts
 from draftmill.looking.report_figures import acceptance_section, best_acceptance, lengths_section, rates_section
@@ -45,7 +46,7 @@ def document(facts: Facts) -> Document:
 
 def when(moment: datetime | None) -> str:
     """To the minute, in UTC."""
-    return "at an unknown time" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    return minute(moment) if moment is None else f"{minute(moment)} UTC"
 
 
 def _age(facts: Facts) -> list[str]:

@@ -9,12 +9,14 @@ import json
 from typing import Any
 
 from corpus.ledger.query import LedgerReader
+from corpus.ledger.texts import PromptTexts, prompt_texts
+from corpus.workspace import Workspace
 
 ROW = (
     "source dataset config split revision file row_index upstream_id upstream_label license format pool_id chunk "
     "reason detail"
 )
-
+PLACE = ("pool_id", "chunk", "file", "row_index")
 DROP = "source file row_index reason detail winner_prompt_id winner_source similarity eval_set eval_item overlap"
 
 
@@ -36,8 +38,22 @@ def places_of(
     return [dict(zip(ROW.split(), row, strict=True)) for row in rows]
 
 
-def fate(prompt_id: str, reader: LedgerReader) -> list[dict[str, Any]]:
-    """What became of a prompt in each build that read a row of it, the newest build first."""
+def texts_of(ids: list[str], workspace: Workspace, reader: LedgerReader) -> dict[str, PromptTexts]:
+    """Texts of prompts, each from the first file that holds it; one that no file is named for is left out."""
+    places = reader.rows(
+        "SELECT prompt_id, arg_min(pool_id, (pool_id, chunk)), arg_min(chunk, (pool_id, chunk)) FROM source_rows "
+        "WHERE prompt_id IN (SELECT unnest($1)) GROUP BY prompt_id",
+        list(dict.fromkeys(ids)),
+    )
+    return prompt_texts(workspace, [(str(a), str(b), int(c)) for a, b, c in places if c is not None])
+
+
+def fate(prompt_id: str, places: list[dict[str, Any]], reader: LedgerReader) -> list[dict[str, Any]]:
+    """What became of a prompt in each build that read a row of it, the newest build first.
+
+    Args:
+        places: its source rows, as `places_of` gives them.
+    """
     builds = reader.rows(
         "SELECT DISTINCT b.build_id, b.name, b.candidates_id, b.created_at FROM "
         "(SELECT DISTINCT pool_id, chunk FROM source_rows WHERE prompt_id = ?) r "
@@ -66,10 +82,22 @@ def fate(prompt_id: str, reader: LedgerReader) -> list[dict[str, Any]]:
             prompt_id,
         )
     }
-    return [
-        _one_fate(build_id, name, kept.get(candidates), drops.get(candidates, []), taken.get(build_id), reader)
-        for build_id, name, candidates, _ in builds
-    ]
+    labels = {tuple(row[key] for key in PLACE): row["upstream_label"] for row in places}
+    rules = {
+        (build_id, source): rule
+        for build_id, source, rule in reader.rows(
+            "SELECT build_id, source, category_rule FROM sources WHERE list_contains(?, build_id)",
+            [build_id for build_id, *_ in builds],
+        )
+    }
+    found = []
+    for build_id, name, candidates, _ in builds:
+        row = kept.get(candidates)
+        rule = None
+        if row is not None:
+            rule = rule_words(rules.get((build_id, row[0])), labels.get(row[-len(PLACE) :]), row[0])
+        found.append(_one_fate(build_id, name, row, rule, drops.get(candidates, []), taken.get(build_id)))
+    return found
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:
@@ -80,9 +108,9 @@ def _one_fate(
     build_id: str,
     name: str,
     kept: tuple[Any, ...] | None,
+    rule: str | None,
     drops: list[dict[str, Any]],
     taken: tuple[Any, ...] | None,
-    reader: LedgerReader,
 ) -> dict[str, Any]:
     body: dict[str, Any] = {"build_id": build_id, "name": name}
     if kept is None:
@@ -96,7 +124,7 @@ def _one_fate(
         "replicas": taken[0] if taken and taken[0] != 1 else None,
         "round": taken[1] if taken else None,
         "category": category,
-        "category_rule": _rule(build_id, source, place, reader),
+        "category_rule": rule,
         "labelled_by": f"{source}:{place[2]}:{place[3]}",
         "rank_in_its_source": rank,
         "turns": turns,
@@ -105,14 +133,6 @@ def _one_fate(
         "dropped_rows": drops,
         "could_be_held_out": holdout or None,
     }
-
-
-def _rule(build_id: str, source: str, place: list[Any], reader: LedgerReader) -> str | None:
-    rows = reader.rows("SELECT category_rule FROM sources WHERE build_id = ? AND source = ?", build_id, source)
-    labels = reader.rows(
-        "SELECT upstream_label FROM source_rows WHERE pool_id = ? AND chunk = ? AND file = ? AND row_index = ?", *place
-    )
-    return rule_words(rows[0][0], labels[0][0] if labels else None, source) if rows else None
 
 
 def rule_words(rule: str | None, label: str | None, source: str | None) -> str | None:

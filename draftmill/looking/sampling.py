@@ -14,18 +14,18 @@ from typing import Any
 
 from corpus.errors import UserError
 from corpus.ledger.query import LedgerReader
-from corpus.ledger.texts import PromptTexts, ResponseTexts, prompt_texts, response_texts
+from corpus.ledger.texts import PromptTexts, ResponseTexts, response_texts
 from corpus.suggestions import nearest
 from corpus.workspace import Workspace
 from draftmill.looking.chosen import Build
 from draftmill.looking.reasons import NOT_NEEDED
+from draftmill.looking.row_records import texts_of
+from draftmill.looking.work_records import BEST_FIRST
 from draftmill.table import printable
 
 FIRST = 64
 """Ids looked at for each row wanted, at first."""
 WIDER = 64
-STATES = ("accepted", "rejected", "truncated", "left_out", "unfinished")
-"""truncated: accepted, and ran into max_tokens."""
 
 ANSWER = (
     "response_id prompt_id replica turn category source holdout state reason finish_reason response_tokens shard "
@@ -141,8 +141,7 @@ def _answers(build: Build, wanted: Wanted, workspace: Workspace, reader: LedgerR
                 WHERE {conditions} ORDER BY response_id < ${count + 1}, response_id LIMIT ${count + 2}
             ), best AS (
                 SELECT * FROM responses WHERE response_id IN (SELECT response_id FROM drawn)
-                QUALIFY row_number() OVER (PARTITION BY response_id
-                                           ORDER BY state = 'accepted' DESC, shard DESC, shard_row DESC) = 1
+                QUALIFY row_number() OVER (PARTITION BY response_id ORDER BY {BEST_FIRST}) = 1
             ), judged AS (
                 SELECT d.*, CASE WHEN r.state = 'accepted' AND d.left_out IS NOT NULL THEN 'left_out'
                                  ELSE coalesce(r.state, 'unfinished') END AS state,
@@ -161,7 +160,7 @@ def _answers(build: Build, wanted: Wanted, workspace: Workspace, reader: LedgerR
         return [], int(there) <= most
 
     found = _widening(wanted.n, ask)
-    prompts = _prompt_texts([row["prompt_id"] for row in found], workspace, reader)
+    prompts = texts_of([row["prompt_id"] for row in found], workspace, reader)
     places = [(row["response_id"], row["shard"], row["shard_row"]) for row in found if row["shard"] is not None]
     answers = response_texts(workspace, places)
     return [Drawn(row, prompts.get(row["prompt_id"]), answers.get((row["shard"], row["shard_row"]))) for row in found]
@@ -202,7 +201,7 @@ def _prompts(build: Build, wanted: Wanted, workspace: Workspace, reader: LedgerR
         *values, start_of(wanted.seed), wanted.n,
     )  # fmt: skip
     found = [dict(zip(names, row, strict=True)) for row in rows]
-    texts = _prompt_texts([row["prompt_id"] for row in found], workspace, reader)
+    texts = texts_of([row["prompt_id"] for row in found], workspace, reader)
     return [Drawn(row, texts.get(row["prompt_id"])) for row in found]
 
 
@@ -234,7 +233,7 @@ def _dropped(build: Build, wanted: Wanted, workspace: Workspace, reader: LedgerR
     )  # fmt: skip
     found = [dict(zip(DROP.split(), row, strict=True)) for row in rows]
     ids = [row[key] for row in found for key in ("prompt_id", "winner_prompt_id") if row[key] is not None]
-    texts = _prompt_texts(ids, workspace, reader)
+    texts = texts_of(ids, workspace, reader)
     return [Drawn(row, texts.get(row["prompt_id"]), None, texts.get(row["winner_prompt_id"])) for row in found]
 
 
@@ -251,14 +250,5 @@ def _not_needed(build: Build, wanted: Wanted, workspace: Workspace, reader: Ledg
         *values, build.candidates_id, start_of(wanted.seed), wanted.n,
     )  # fmt: skip
     found = [dict(zip(("prompt_id", "category", "source"), row, strict=True)) | {"reason": NOT_NEEDED} for row in rows]
-    texts = _prompt_texts([row["prompt_id"] for row in found], workspace, reader)
+    texts = texts_of([row["prompt_id"] for row in found], workspace, reader)
     return [Drawn(row, texts.get(row["prompt_id"])) for row in found]
-
-
-def _prompt_texts(ids: list[str], workspace: Workspace, reader: LedgerReader) -> dict[str, PromptTexts]:
-    places = reader.rows(
-        "SELECT prompt_id, arg_min(pool_id, (pool_id, chunk)), arg_min(chunk, (pool_id, chunk)) FROM source_rows "
-        "WHERE prompt_id IN (SELECT unnest($1)) GROUP BY prompt_id",
-        list(dict.fromkeys(ids)),
-    )
-    return prompt_texts(workspace, [(str(a), str(b), int(c)) for a, b, c in places if c is not None])

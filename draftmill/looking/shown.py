@@ -168,16 +168,16 @@ def _cell(text: str, width: int, right: bool) -> str:
 def _text(text: dict[str, Any], chars: int) -> Iterator[str]:
     yield ""
     for tool in text.get("tools") or []:
-        yield from part_lines("tool", json.dumps(tool, ensure_ascii=False), chars)
+        yield from _part_lines("tool", json.dumps(tool, ensure_ascii=False), chars)
     for message in text.get("messages") or []:
-        yield from message_lines(message, chars)
+        yield from _message_lines(message, chars)
     if "answer" in text and text["answer"] is not None:
-        yield from part_lines("answer", text["answer"] or "(nothing)", chars)
+        yield from _part_lines("answer", text["answer"] or "(nothing)", chars)
     if text.get("unreadable"):
         yield from (f"  {piece}" for piece in folded(printable(f"no text: {text['unreadable']}"), WIDTH - 2))
 
 
-def message_lines(message: dict[str, Any], chars: int) -> Iterator[str]:
+def _message_lines(message: dict[str, Any], chars: int) -> Iterator[str]:
     """One message: its role, its text, and the tools that it calls."""
     role = str(message.get("role") or "?")
     content = message.get("content")
@@ -186,15 +186,15 @@ def message_lines(message: dict[str, Any], chars: int) -> Iterator[str]:
     if message.get("name"):
         role += f" {message['name']}"
     said = content if isinstance(content, str) else "" if content is None else json.dumps(content, ensure_ascii=False)
-    yield from part_lines(role, said, chars)
+    yield from _part_lines(role, said, chars)
     for call in message.get("tool_calls") or ():
-        yield from part_lines(f"{message.get('role')} calls", json.dumps(call, ensure_ascii=False), chars)
+        yield from _part_lines(f"{message.get('role')} calls", json.dumps(call, ensure_ascii=False), chars)
 
 
-def part_lines(title: str, text: str, chars: int, width: int = WIDTH) -> Iterator[str]:
+def _part_lines(title: str, text: str, chars: int) -> Iterator[str]:
     """A part of a text under its title."""
-    yield f"{RULE} {cut(printable(title), width - 6)} {RULE}"
-    yield from text_lines(text, width, chars, "  ")
+    yield f"{RULE} {cut(printable(title), WIDTH - 6)} {RULE}"
+    yield from text_lines(text, WIDTH, chars, "  ")
 
 
 def match_lines(named: str, matches: Sequence[Match]) -> list[str]:

@@ -10,6 +10,8 @@ from corpus.ledger.query import LedgerReader
 from draftmill.looking.row_records import rule_words
 
 Record = dict[str, Any]
+BEST_FIRST = "state = 'accepted' DESC, shard DESC, shard_row DESC"
+"""Of an answer's attempts the accepted one counts, else the last: as in the view provenance."""
 MOST_EVENTS = 20
 """Kinds of events of a run that are shown, the latest."""
 

@@ -106,6 +106,25 @@ def test_widths_shrink_only_as_far_as_they_must(widths: list[int], room: int) ->
         assert fitted == widths
 
 
+@pytest.mark.parametrize(
+    ("said", "wide"),
+    [
+        ("40", 40),
+        ("1", MIN_CELL),
+        ("9" * 5_000, 300),
+        ("1234567x", PIPED_WIDTH),
+        ("²²", PIPED_WIDTH),
+        ("", PIPED_WIDTH),
+    ],
+)
+def test_columns_of_a_pipe_are_as_said_where_that_is_a_number(
+    said: str, wide: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", said)
+    line = format_table(pl.DataFrame({"text": ["a" * 300]})).splitlines()[2]
+    assert cell_len(line) == wide
+
+
 def test_rows_to_standard_output(capsysbinary: Any) -> None:
     frame = pl.DataFrame({"a": [1, 2]})
     write_rows(frame, "parquet", None)

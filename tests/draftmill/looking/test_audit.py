@@ -25,6 +25,7 @@ from corpus.classifier_quality import CATEGORIES, adjusted_shares
 from corpus.normalise import Normaliser
 from draftmill.app import run_app
 from draftmill.looking import audit_shares
+from draftmill.looking.audit import MOST_LABELS, OTHERS
 
 HOME = Path(__file__).resolve().parents[3]
 INTENDED = "coding=46,general=26,math=11,agent=9,code-other=7"
@@ -350,6 +351,15 @@ def test_what_cannot_be_done_is_one_line(arguments: tuple[str, ...], said: str, 
     assert said in line
     assert line.startswith("draftmill: ")
     assert "source audit" not in line
+
+
+def test_of_hundreds_of_labels_the_later_ones_are_one(run: Run, tmp_path: Path) -> None:
+    rows = [{"prompt": CODE.format(i), "kind": f"label {i}"} for i in range(MOST_LABELS + 100)]
+    lines(tmp_path / "a.jsonl", rows)
+    found = told(run("a.jsonl", "--label", "kind", "--all", "--format", "json"))
+    counts = {one["category"]: one["prompts"] for one in found["categories"]}
+    assert len(counts) == MOST_LABELS + 1
+    assert counts[OTHERS] == 100
 
 
 @pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("s", "UTC"), pa.date32(), pa.list_(pa.date32())])

@@ -53,6 +53,15 @@ def test_where_nothing_is_published_it_says_so_and_makes_nothing(world: World, c
     assert not world.workspace.root.exists()
 
 
+@pytest.mark.parametrize("command", ["composition", "funnel", "sql"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_ledger_is_asked(
+    world: World, capsys: Any, command: str, tmp_path: Path
+) -> None:
+    said = {"sql": ["SELECT 1"]}.get(command, [])
+    assert "is a folder" in ran(world, capsys, command, *said, "--out", str(tmp_path), code=2)
+    assert "no format is called" in ran(world, capsys, command, *said, "--out", str(tmp_path / "a.xls"), code=2)
+
+
 @pytest.mark.parametrize("command", [["composition"], ["funnel"], ["sample"]])
 def test_a_ledger_without_builds_says_so(world: World, capsys: Any, command: list[str]) -> None:
     from corpus.ledger.writer import open_ledger

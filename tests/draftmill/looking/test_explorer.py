@@ -27,15 +27,16 @@ from hypothesis import strategies as st
 
 from corpus.building import commit_build
 from corpus.errors import UserError
-from corpus.ledger.query import query
+from corpus.ledger.query import query, views
 from corpus.ledger.writer import open_ledger
+from draftmill.looking.explorer_app import _views
 from draftmill.looking.explorer_export import exported
 from draftmill.looking.explorer_guard import Guard
 from draftmill.looking.explorer_record import find_record
 from draftmill.looking.explorer_rows import ANSWERS, DROPPED, KINDS, PROMPTS, choices, count_rows, kinds_of, listed
 from draftmill.looking.explorer_snapshot import MOST_LISTS, Published
 from draftmill.looking.explorer_sql import MOST_ROWS, answer, limited
-from draftmill.looking.explorer_text import STEERING, excerpt, visible
+from draftmill.looking.explorer_text import STEERING, cell, excerpt, visible
 from draftmill.looking.filters import Filters
 
 if TYPE_CHECKING:
@@ -177,6 +178,23 @@ def test_lists_that_nobody_asks_for_are_forgotten(small: World) -> None:
     assert count_rows(snapshot, ANSWERS, build, Filters()) > 0
 
 
+def test_a_question_may_not_fill_the_disk(small: World) -> None:
+    most, where = "current_setting('max_temp_directory_size')", "current_setting('temp_directory')"
+    ((said, folder),) = Published(small.workspace).now().rows(f"SELECT {most}, {where}")
+    assert "GiB" in said
+    assert float(said.split()[0]) <= 10
+    assert "draftmill-explore-" in folder
+
+
+def test_every_view_that_can_be_asked_is_listed(small: World) -> None:
+    listed_views = {name: (said, columns) for name, said, columns in _views(Published(small.workspace).now())}
+    asked = {name: columns for name, _, columns in views(small.workspace)}
+    assert set(asked) <= set(listed_views)
+    for name, columns in asked.items():
+        assert listed_views[name][1] == ", ".join(column for column, _, _ in columns)
+    assert listed_views["original_text"][0].startswith("Answers that the sources' own rows have")
+
+
 def test_an_older_snapshot_is_said_in_one_line(world: World) -> None:
     told(world)
     with duckdb.connect(str(world.workspace.snapshot)) as connection:
@@ -217,6 +235,10 @@ def test_nothing_that_steers_is_left(text: str) -> None:
     assert "\u0301" * 5 not in shown
     assert "\n" not in excerpt(text, 10)
     shown.encode()
+
+
+def test_a_cell_says_what_a_table_says() -> None:
+    assert [cell(value) for value in (True, False, 1, 0.5, None)] == ["true", "false", "1", "0.5", ""]
 
 
 def test_families_of_emoji_stay() -> None:

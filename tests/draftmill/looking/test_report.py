@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -20,7 +21,8 @@ from corpus.ledger.query import LedgerReader, query
 from corpus.ledger.writer import open_ledger
 from corpus.runlog import RunLog
 from draftmill.looking.report import data_is_old, make_report, report_path, write_data, write_report
-from draftmill.looking.report_facts import Facts
+from draftmill.looking.report_facts import Facts, Part
+from draftmill.looking.report_mix import verdict
 from draftmill.looking.report_reading import read_facts
 from draftmill.stage_run import logged
 
@@ -324,6 +326,46 @@ def test_nothing_published_and_no_such_build_are_one_line(world: World) -> None:
     built(world)
     with pytest.raises(UserError, match="build 000000 is not in its ledger"):
         make_report(world.workspace, "000000", world.root, markdown=False)
+
+
+def test_a_page_is_the_same_wherever_the_command_ran(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    model = "models/model"
+    (world.root / model).mkdir(parents=True)
+    build_id = built(world, target={"model": model, "max_model_len": 512, "dtype": "float32"})
+    path, pages = world.workspace.build(build_id) / "DATA.md", []
+    for folder in (world.root, tmp_path_factory.mktemp("elsewhere")):
+        monkeypatch.chdir(folder)
+        with open_ledger(world.workspace, "generate") as ledger:
+            write_data(ledger, build_id)
+        pages.append([line for line in path.read_text().splitlines() if "UTC" not in line])
+    assert pages[0] == pages[1]
+    assert '"model": "model"' in "\n".join(pages[0]), "of a folder of this machine only its last part is said"
+
+
+def test_a_page_loads_nothing_that_only_html_needs(world: World) -> None:
+    script = "import sys, draftmill.looking.report\nprint([m for m in ('jinja2', 'markupsafe') if m in sys.modules])"
+    assert world.run_python(script, PYTHONPATH=str(ROOT)).strip() == "[]"
+
+
+@pytest.mark.parametrize("unit", ["prompts", "response_tokens"])
+def test_a_mix_is_judged_as_the_build_promises_it(world: World, unit: str) -> None:
+    """Of tokens too, one prompt may lie beyond the tolerance: composition and the top-up allow it."""
+    facts = facts_of(world, built(world))
+    build = replace(facts.build, unit=unit, tolerance=1.0, selected=10)
+
+    def judged(coding: int) -> str:
+        parts = tuple(
+            Part("accepted", name, count, count, 0, 100 * count)
+            for name, count in (("coding", coding), ("general", 10 - coding))
+        )
+        (told,) = verdict(replace(facts, build=build, composition=parts))
+        return "".join(piece if isinstance(piece, str) else piece.text for piece in told.pieces)
+
+    assert judged(6).startswith("The declared shares hold: ")
+    assert judged(7).startswith("The declared shares do not hold: ")
+    assert judged(6).endswith("1 are allowed, and one prompt).")
 
 
 def test_a_damaged_lock_is_said(world: World) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
+import duckdb
 import polars as pl
 import pytest
 from rich.cells import cell_len
 
 from corpus.ledger.query import query
+from corpus.workspace import Workspace
 from draftmill.app import run_app
 from tests.draftmill.looking.conftest import EVIL, HOSTILE
 
@@ -53,6 +57,31 @@ def test_a_response_is_told_from_its_source_row_to_its_shard_row(asked: World, c
     assert {row["build_id"] for row in body["wanted_by"]} <= set(ask(asked, "SELECT build_id FROM builds")["build_id"])
     by_place = record(asked, capsys, f"{wanted['shard']}:{wanted['shard_row']}")
     assert by_place == body
+
+
+def test_the_attempt_that_counts_is_that_of_the_view(asked: World, capsys: Any, tmp_path: Path) -> None:
+    """A later run may start at attempt 0 again: the last row written counts, as in provenance."""
+    response_id = ask(asked, "SELECT min(response_id) FROM provenance WHERE state = 'accepted'").item()
+    for entry in asked.workspace.root.iterdir():
+        if not entry.name.startswith(("ledger", "workspace.lock")):
+            (tmp_path / entry.name).symlink_to(entry)
+    place = Workspace(tmp_path)
+    shutil.copy(asked.workspace.snapshot, place.snapshot)
+    with duckdb.connect(str(place.snapshot)) as ledger:
+        ledger.execute(
+            "UPDATE responses SET state = 'rejected', reason = 'empty', attempt = 3 WHERE response_id = ?",
+            [response_id],
+        )
+        ledger.execute(
+            "INSERT INTO responses SELECT * REPLACE (0 AS attempt, 'zz' AS shard, 'accepted' AS state) FROM responses "
+            "WHERE response_id = ?", [response_id],
+        )  # fmt: skip
+        ledger.execute("UPDATE responses SET state = 'truncated' WHERE shard = 'zz'")
+        (state,) = ledger.execute("SELECT state FROM provenance WHERE response_id = ?", [response_id]).fetchone() or ()
+    assert run_app(["show", "-w", str(tmp_path), "--json", response_id]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert body["answer"]["state"] == state == "truncated"
+    assert [row["attempt"] for row in body["attempts"]] == [0, 3]
 
 
 def test_a_later_turn_is_shown_after_the_answers_before_it(asked: World, capsys: Any) -> None:
