@@ -1,4 +1,4 @@
-"""Names and figures in columns of plain text. Pure; nothing is cut: callers know what fits."""
+"""Names and figures in plain text: in columns, and a count with its noun. Pure; nothing is cut."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         )
 
     return [line(header), *(line(row) for row in rows)]
+
+
+def counted(count: int, what: str) -> str:
+    """For a person: "1 row", "1,200 rows"."""
+    return f"{count:,} {what}{'s' if count != 1 else ''}"

@@ -7,7 +7,7 @@ Changing a rule raises the version of its kind, and old ids are never read as ne
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from corpus.canonical import digest
@@ -178,10 +178,10 @@ def capture_id(target: dict[str, Any], layer_ids: list[int], final_state: bool, 
     return digest("capture", body, length=24)
 
 
-def drafter_id(build: str, response_ids: list[str], capture: str, training: dict[str, Any]) -> str:
-    """Identity of a drafter: it names its data exactly. The order of responses does not matter."""
+def drafter_training(training: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a training section is part of a drafter's identity; what says the usual is left out."""
     kept = {key: value for key, value in training.items() if key not in LEFT_OUT["drafter"]}
-    live = kept.pop("live", {})
+    live = kept.pop("live", None) or {}
     if kept.get("feed") == "live":
         kept["live"] = {key: value for key, value in live.items() if f"live.{key}" not in LEFT_OUT["drafter"]}
     # keys that came later count where they say something else than what was always done
@@ -190,5 +190,11 @@ def drafter_id(build: str, response_ids: list[str], capture: str, training: dict
             kept.pop(key, None)
     if kept.get("loss_weights") != "d_pace":
         kept.pop("d_pace_alpha", None)
+    return kept
+
+
+def drafter_id(build: str, response_ids: list[str], capture: str, training: dict[str, Any]) -> str:
+    """Identity of a drafter: it names its data exactly. The order of responses does not matter."""
+    kept = drafter_training(training)
     body = {"build": build, "responses": sorted(response_ids), "capture": capture, "training": kept}
     return digest("drafter", body, length=24)

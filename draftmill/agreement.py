@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from corpus.columns import counted
 from draftmill.interrupted import NotAgreed
 from draftmill.placement import shown
 from draftmill.terminal import clock
 from extraction.announcement import Announcement
-from extraction.stage import ExtractionPlan, counted, gigabytes
+from extraction.stage import ExtractionPlan, gigabytes
 from fleet.devices import Device
 
 ASK_BYTES = 10_000_000_000

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 from corpus.building import BuildPlan
+from corpus.columns import counted
 from corpus.errors import UserError
 from corpus.ledger.writer import LedgerWriter, Readable
 from corpus.runlog import RunLog
@@ -16,7 +17,7 @@ from draftmill.stage_run import logged
 from draftmill.terminal import INDENT, WIDTH, ExtractionScreen, clock, laid_out, say_below, say_stage
 from extraction.announcement import Announcement
 from extraction.run import ExtractionRun, Watcher, check_disk
-from extraction.stage import ExtractionPlan, counted, plan_extraction
+from extraction.stage import ExtractionPlan, plan_extraction
 from fleet.interrupt import Interrupt, run_interruptible
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from textwrap import wrap
 
 from corpus.model_config import text_config
 from draftmill.session import Session
-from draftmill.terminal import INDENT, WIDTH
 from fleet.devices import Device
 from training.memory import Estimate, estimate
 from training.plan import TrainingPlan, computes_again, largest_pack, pack_budget
@@ -24,7 +22,7 @@ class DrafterMemory:
     estimate: Estimate
 
     def text_lines(self) -> list[str]:
-        """For a person, as wide as a stage's lines may be."""
+        """For a person, a sentence each."""
         largest = sorted(self.estimate.lines, key=lambda line: -line.size_bytes)[:2]
         parts = ", ".join(f"{line.size_bytes / 1e9:.2f} {line.name}" for line in largest)
         lines = [
@@ -36,12 +34,12 @@ class DrafterMemory:
                 f"warning: {self.device.label} has {self.device.memory_bytes / 1e9:.2f} GB; lower "
                 "training.anchors_per_document or tokens_per_batch, or set activation_checkpointing: true"
             )
-        return [part for line in lines for part in wrap(line, WIDTH - INDENT)]
+        return lines
 
 
-def drafter_memory(session: Session, plan: TrainingPlan) -> DrafterMemory:
+def drafter_memory(session: Session, plan: TrainingPlan, device: Device) -> DrafterMemory:
     """The estimate for the device that a drafter of this plan is trained on."""
-    section, device = session.manifest.training, session.local_devices[-1]
+    section = session.manifest.training
     on_gpu = device.kind != "cpu"
     tokens, anchors = largest_pack(plan, pack_budget(section.tokens_per_batch, device), section.anchors_per_document)
     shape = shape_for_target(

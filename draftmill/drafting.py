@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from corpus.building import BuildPlan
-from corpus.columns import table
+from corpus.columns import counted, table
 from corpus.errors import UserError
 from corpus.ledger.writer import LedgerWriter, Readable
 from corpus.outputs import refuse_own
@@ -15,27 +15,28 @@ from draftmill.interrupted import StoppedEarly
 from draftmill.live_feed import LiveRun, live_run
 from draftmill.session import Session
 from draftmill.stage_run import logged, reader
-from draftmill.terminal import INDENT, Screen, clock, say, say_below, say_stage
+from draftmill.terminal import INDENT, Screen, clock, say, say_below, say_stage, workspace_flag
 from draftmill.training_block import measured_lines, past_sentence
 from draftmill.training_brief import Brief, training_brief
 from draftmill.training_screen import TrainingScreen
-from extraction.stage import counted, plan_capture
+from extraction.stage import plan_capture
 from fleet.interrupt import Interrupt, run_interruptible
 from training.begun import newest_saved, write_begun
 from training.contract import contract_of_item, require
 from training.export_speculators import Form
 from training.exporting import ExportPlan, copy_export, plan_export, write_untrained
-from training.mask_token import mask_name, ordinary_warning
+from training.mask_token import mask_told
 from training.messages import TrainSummary
-from training.plan import TrainingPlan, plan_training, train_item
+from training.pack import all_packs
+from training.plan import TrainingPlan, pack_budget, plan_training, train_item
 from training.published import check_init
 from training.run import is_trained, run_training
 from training.serve import Served, exported, read_drafter, serve_check
 from training.threads import choose_threads
 
 
-def training_plan(session: Session, ledger: Readable, build: BuildPlan) -> TrainingPlan:
-    """The drafter that the build's rows make.
+def training_plan(session: Session, ledger: Readable, build_id: str) -> TrainingPlan:
+    """The drafter that a build's rows make.
 
     Raises:
         UserError: there are none, or training.init_from holds no drafter.
@@ -45,7 +46,7 @@ def training_plan(session: Session, ledger: Readable, build: BuildPlan) -> Train
     if published := session.manifest.training.init_from:
         found = read_drafter(published)
         init = (str(found.folder.resolve()), found.drafter_id)
-    return plan_training(session.manifest, build.build_id, capture_id, layer_ids, ledger, session.limit, init)
+    return plan_training(session.manifest, build_id, capture_id, layer_ids, ledger, session.limit, init)
 
 
 def train_stage(session: Session, ledger: LedgerWriter, build: BuildPlan, *, alone: bool = True) -> TrainingPlan:
@@ -54,7 +55,7 @@ def train_stage(session: Session, ledger: LedgerWriter, build: BuildPlan, *, alo
     Args:
         alone: nothing follows by itself, so the next command is named.
     """
-    plan = training_plan(session, ledger, build)
+    plan = training_plan(session, ledger, build.build_id)
     if is_trained(plan, ledger):
         say_stage("train", *trained_sentences(session, plan))
         return plan
@@ -67,7 +68,7 @@ def train_stage(session: Session, ledger: LedgerWriter, build: BuildPlan, *, alo
     log = RunLog(ledger, "train", build.build_id)
 
     async def main(interrupt: Interrupt) -> TrainSummary | None:
-        with TrainingScreen(plan.drafter_id, brief.outlook.steps, brief.saved, log.folder) as screen:
+        with TrainingScreen(brief.outlook.steps, brief.saved, log.folder) as screen:
             if live:
                 return await live.run(ledger, log, interrupt, screen)
             return await run_training(
@@ -116,12 +117,16 @@ def _live(session: Session, plan: TrainingPlan) -> LiveRun | None:
 
 
 def _brief(session: Session, plan: TrainingPlan, ledger: Readable, live: LiveRun | None) -> Brief:
+    section = session.manifest.training
     device = live.crew.drafters[0] if live else session.local_devices[0]
+    packs = live.packs if live else all_packs(
+        plan.tokens, pack_budget(section.tokens_per_batch, device), epochs=section.epochs, seed=plan.seed
+    )  # fmt: skip
     item = train_item(plan, session.manifest, session.target, ledger, device, 0)
     require(contract_of_item(item, max_model_len=session.manifest.target.max_model_len))
     init = [check_init(item)] if item.init_dir else []
     agreed = "training, states and serving agree (RoPE, layers, vocabulary, norms)"
-    return training_brief(session, plan, [*(live.lines() if live else []), *init, agreed])
+    return training_brief(session, plan, device, len(packs), [*(live.lines() if live else []), *init, agreed])
 
 
 def _ended_sentences(session: Session, plan: TrainingPlan, summary: TrainSummary, begins: int) -> list[str]:
@@ -129,9 +134,7 @@ def _ended_sentences(session: Session, plan: TrainingPlan, summary: TrainSummary
     done = f"{counted(summary.steps - begins, 'step')} in {clock(summary.seconds)}"
     if begins:
         done += f", after {begins:,} in earlier runs"
-    folder = session.target.folder
-    mask = [f"mask token {mask_name(folder, summary.mask_token_id)}"]
-    mask += ordinary_warning(folder, summary.mask_token_id)
+    mask = mask_told(session.target.folder, summary.mask_token_id)
     if not plan.holdout_rows:
         return [f"{done}; the last checkpoint is exported: nothing is held out to measure on", *mask]
     past = past_sentence(summary.best_step, summary.steps, session.manifest.training.checkpoint_every)
@@ -142,9 +145,8 @@ def _next_sentences(session: Session, plan: TrainingPlan, *, alone: bool) -> lis
     exported_to = f"exported to {session.workspace.drafter(plan.drafter_id) / 'export'}"
     if not alone or not plan.holdout_rows:
         return [exported_to]
-    root = session.workspace.root
-    flag = "" if root == Path("workspace") else f" -w {shlex.quote(str(root))}"
-    return [exported_to, f"`draftmill serve-check {shlex.quote(str(session.manifest_path))}{flag}` measures it in vLLM"]
+    command = f"draftmill serve-check {shlex.quote(str(session.manifest_path))}{workspace_flag(session.workspace.root)}"
+    return [exported_to, f"`{command}` measures it in vLLM"]
 
 
 def serve_sentences(session: Session, ledger: Readable, build: BuildPlan, drafter: str | None) -> list[str]:
@@ -153,13 +155,16 @@ def serve_sentences(session: Session, ledger: Readable, build: BuildPlan, drafte
     Raises:
         UserError: there are no held-out rows, or the drafter is not there.
     """
-    plan = training_plan(session, ledger, build)
+    plan = training_plan(session, ledger, build.build_id)
     check_held_out(session, plan)
-    name = drafter
     if drafter is None or Path(drafter).expanduser().is_dir():
-        name = exported(drafter, plan.drafter_id, ledger).drafter_id
+        drafter = exported(drafter, plan.drafter_id, ledger).drafter_id
+    return [_serve_sentence(session, plan, drafter)]
+
+
+def _serve_sentence(session: Session, plan: TrainingPlan, name: str) -> str:
     rows = counted(min(plan.holdout_rows, session.limit or plan.holdout_rows), "held-out row")
-    return [f"drafter {name} in vLLM on {rows}"]
+    return f"drafter {name} in vLLM on {rows}"
 
 
 def check_held_out(session: Session, plan: TrainingPlan) -> None:
@@ -184,7 +189,7 @@ def serve_stage(
     again: bool = True,
 ) -> None:
     """Measure a drafter in vLLM on held-out prompts; ours of this build, or one at a path or on the Hub."""
-    plan = training_plan(session, ledger, build)
+    plan = training_plan(session, ledger, build.build_id)
     if not again and not plan.holdout_rows:
         say_stage("serve", "nothing to measure: no row is held out (mix.holdout)")
         return
@@ -198,8 +203,7 @@ def serve_stage(
         say(f"serve      nothing to do: drafter {chosen.drafter_id} was measured in vLLM")
         show_served(Served.from_ledger(chosen.drafter_id, build.build_id, ledger))
         return
-    rows = counted(min(plan.holdout_rows, session.limit or plan.holdout_rows), "held-out row")
-    say_stage("serve", f"drafter {chosen.drafter_id} in vLLM on {rows}")
+    say_stage("serve", _serve_sentence(session, plan, chosen.drafter_id))
     log = RunLog(ledger, "serve-check", build.build_id)
 
     async def main(interrupt: Interrupt) -> Served:
@@ -226,7 +230,7 @@ def export_plan(session: Session, build: BuildPlan, out: Path, untrained: bool, 
     """
     refuse_own(out)
     published = reader(session)
-    plan = training_plan(session, published, build)
+    plan = training_plan(session, published, build.build_id)
     return plan_export(plan, out, untrained, published, form)
 
 

@@ -70,7 +70,7 @@ class LiveRun:
         rows = [feed_row(row) for row in plan.live]
         tokens = [row.tokens for row in plan.live]
         shared = self.crew.targets == self.crew.drafters
-        others = drafter_memory(session, plan).estimate.total_bytes if shared else 0
+        others = drafter_memory(session, plan, self.crew.drafters[0]).estimate.total_bytes if shared else 0
         configs = [
             feed_config(session.manifest, target, device, session.workspace, rows, tokens, self.job_tokens, others)
             for device in self.crew.targets

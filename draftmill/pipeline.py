@@ -21,7 +21,7 @@ from draftmill.drafting import serve_stage, train_stage, training_lines, trainin
 from draftmill.generating import generate_stage
 from draftmill.selecting import build_stage
 from draftmill.session import Session
-from draftmill.terminal import INDENT, laid_out, say
+from draftmill.terminal import INDENT, laid_out, say, workspace_flag
 from training.plan import TrainingPlan
 
 
@@ -56,7 +56,7 @@ def later_lines(session: Session, ledger: Readable, build: BuildPlan) -> Iterato
     if plan.rows:
         lines = ["follows, on the states that are captured then"]
     else:
-        training = training_plan(session, ledger, build)
+        training = training_plan(session, ledger, build.build_id)
         lines = training_lines(session, training, ledger)
     yield from laid_out(lines, f"{'train':<{INDENT}}", below)
 
@@ -64,7 +64,7 @@ def later_lines(session: Session, ledger: Readable, build: BuildPlan) -> Iterato
 def _what_next(session: Session, plan: TrainingPlan) -> None:
     root = session.workspace.root
     export = root / "drafters" / plan.drafter_id / "export"
-    flag = "" if root == Path("workspace") else f" -w {shlex.quote(str(root))}"
+    flag = workspace_flag(root)
     command = "draftmill" if shutil.which("draftmill") else shlex.quote(_shown(Path(sys.argv[0])))
     steps = session.manifest.training.block_size - 1
     say("")

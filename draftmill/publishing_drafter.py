@@ -51,7 +51,7 @@ def plan_drafter_push(session: Session, place: Place, form: Form) -> DrafterPush
     """
     check_place(place)
     ledger = reader(session)
-    plan = training_plan(session, ledger, build_plan(session, ledger))
+    plan = training_plan(session, ledger, build_plan(session, ledger).build_id)
     if not is_trained(plan, ledger):
         raise UserError(f"drafter {plan.drafter_id} is not trained yet. Run `draftmill train` first.")
     export = session.workspace.drafter(plan.drafter_id) / "export"

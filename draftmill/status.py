@@ -12,14 +12,13 @@ from corpus.workspace import Workspace
 from draftmill.looking.answers import UNLINKED, count
 from draftmill.scene import ended_line, going_line, look
 from draftmill.table import cut, printable
+from draftmill.terminal import WIDTH
 from training.begun import all_begun
 
 NAME, FIGURE = 12, 7
 """Columns of a name and a count: all eight of a build, with their gaps, are a line."""
 UNFINISHED = 5
 """That are listed."""
-
-WIDTH = 80
 
 
 def status_lines(workspace: Workspace) -> list[str]:

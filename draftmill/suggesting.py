@@ -20,7 +20,7 @@ from ruamel.yaml.error import YAMLError
 
 from corpus.artefacts import write_atomically
 from corpus.errors import UserError, first_line
-from corpus.identity import LEFT_OUT
+from corpus.identity import drafter_training
 from corpus.ledger.query import LedgerReader
 from corpus.manifest_edit import with_values
 from corpus.manifest_file import load_manifest
@@ -129,7 +129,7 @@ def next_mix(
         traffic = {name: weight / largest for name, weight in traffic.items()}
     build_id = None if drafter else named_build(str(manifest), workspace)
     ledger = LedgerReader(workspace)
-    own = None if drafter else own_drafter(manifest, workspace, ledger)
+    own = own_drafter(manifest, workspace, ledger, build_id) if build_id else None
     measured = own is not None and _is_measured(ledger, own.drafter_id)
     evidence = read_evidence(ledger, own.drafter_id if own and measured else drafter, build_id, manifest)
     notes = () if drafter or measured else (another_note(evidence.drafter_id, own, workspace),)
@@ -156,19 +156,18 @@ class OwnDrafter:
     asked: Asked
 
 
-def own_drafter(manifest: Path, workspace: Workspace, ledger: Readable) -> OwnDrafter | None:
-    """The manifest's own drafter, as export and serve-check take it; None where it cannot be told here.
+def own_drafter(manifest: Path, workspace: Workspace, ledger: Readable, build_id: str) -> OwnDrafter | None:
+    """The manifest's own drafter of its build, as export and serve-check take it; None where it cannot be told here.
 
     That is where the target is not on this machine, or no row of the build is captured any more: what was measured is
     in the ledger all the same.
     """
     from draftmill.drafting import training_plan
-    from draftmill.selecting import build_plan
     from draftmill.session import Session
 
     session = Session(manifest, workspace)
     try:
-        plan = training_plan(session, ledger, build_plan(session, ledger))
+        plan = training_plan(session, ledger, build_id)
     except UserError as error:
         log.info("%s: its own drafter is not known here (%s)", manifest, first_line(error))
         return None
@@ -306,12 +305,9 @@ def trained_alike(ledger: Readable, drafter_id: str) -> list[str]:
     rows = ledger.rows("SELECT drafter_id, algorithm, capture_id, training::VARCHAR FROM drafters ORDER BY drafter_id")
 
     def how(row: Sequence[Any]) -> tuple[Any, ...]:
-        training = json.loads(row[3]) if row[3] else {}
-        live = training.pop("live", None) or {}
-        kept = {key: value for key, value in training.items() if key not in RESULTS | LEFT_OUT["drafter"].keys()}
-        if training.get("feed") == "live":
-            kept["live"] = {key: value for key, value in live.items() if f"live.{key}" not in LEFT_OUT["drafter"]}
-        return row[1], row[2], json.dumps(kept, sort_keys=True)
+        kept = drafter_training(json.loads(row[3]) if row[3] else {})
+        asked = {key: value for key, value in kept.items() if key not in RESULTS}
+        return row[1], row[2], json.dumps(asked, sort_keys=True)
 
     own = next((how(row) for row in rows if row[0] == drafter_id), None)
     return [row[0] for row in rows if own is not None and how(row) == own]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from textwrap import wrap
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -33,10 +35,9 @@ def say(line: str) -> None:
 
 
 def say_below(*sentences: str) -> None:
-    """Sentences below the line of a stage, wrapped."""
-    for sentence in sentences:
-        for line in wrap(sentence, WIDTH - INDENT):
-            say(f"{'':<{INDENT}}{line}")
+    """Sentences below the line of a stage, wrapped between words."""
+    for line in laid_out(sentences, " " * INDENT, " " * INDENT):
+        say(line)
 
 
 def say_stage(name: str, *sentences: str) -> None:
@@ -57,6 +58,11 @@ def laid_out(sentences: Iterable[str], first: str = "", below: str = "  ") -> It
             sentence, WIDTH, initial_indent=below if i else first, subsequent_indent=below,
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
+
+
+def workspace_flag(root: Path) -> str:
+    """What a command that is to be copied names its workspace with; nothing where it is the usual one."""
+    return "" if root == Path("workspace") else f" -w {shlex.quote(str(root))}"
 
 
 def clock(seconds: float) -> str:

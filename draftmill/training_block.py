@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from corpus.acceptance import FEW_ROWS
 from corpus.columns import table
 from draftmill.terminal import clock
@@ -39,27 +37,20 @@ def training_line(progress: TrainProgress, tokens_per_s: float, left_s: float | 
     return ", ".join(parts)
 
 
-def mean_walk(walked: Mapping[str, tuple[int, int]]) -> float | None:
-    """What the best checkpoint is chosen by: the mean over categories of (drafts, accepted); None: not measured."""
-    lengths = [1 + accepted / drafts for drafts, accepted in walked.values() if drafts]
-    return sum(lengths) / len(lengths) if lengths else None
-
-
-def checkpoint_line(progress: TrainProgress, tau: float | None, best: tuple[int, float | None] | None) -> str:
+def checkpoint_line(progress: TrainProgress) -> str:
     """A checkpoint in one line, for a log."""
-    measured = "" if tau is None else f": walk τ {tau:.2f}"
-    if best is not None and best[0] != progress.step:
-        measured += f", best {best[1]:.2f} at {best[0]:,}" if best[1] is not None else ""
-    elif tau is not None:
+    measured = "" if progress.tau is None else f": walk τ {progress.tau:.2f}"
+    if progress.best_tau is not None and progress.best_step != progress.step:
+        measured += f", best {progress.best_tau:.2f} at {progress.best_step:,}"
+    elif progress.tau is not None:
         measured += ", the best so far"
     return f"step {progress.step:,} of {progress.steps:,} saved{measured}"
 
 
-def best_line(best: tuple[int, float | None], since_best: int) -> str:
+def best_line(best: tuple[int, float], since_best: int) -> str:
     """The best checkpoint until now, and that it is long past if it is."""
-    tau = "" if best[1] is None else f" τ {best[1]:.2f}"
     past = f", none better in {since_best} checkpoints" if since_best >= LONG_PAST else ""
-    return f"best{tau} at step {best[0]:,}{past}"
+    return f"best τ {best[1]:.2f} at step {best[0]:,}{past}"
 
 
 def past_sentence(best_step: int, steps: int, checkpoint_every: int) -> str | None:
@@ -101,17 +92,12 @@ def category_lines(
     """
     if not sums:
         return []
-    if young:
-        blank = dict.fromkeys(sums, SlotSums(loss=0, slots=0, correct_by_slot=[], total_by_slot=[], streak=0, blocks=0))
-        most = max(len(own.total_by_slot) for own in sums.values())
-        empty = {name: msgspec.structs.replace(own, total_by_slot=[0] * most) for name, own in blank.items()}
-        return [*category_lines(empty, walked), f"{UNKNOWN}: figures follow after some steps"]
     most = max(len(own.total_by_slot) for own in sums.values())
     slots = [slot for slot in SLOTS if slot <= most]
     heads = ("", "loss", *(f"slot {slot}" for slot in slots), "streak", "τ")
     rows = []
     for category in sorted(sums.keys() | walked.keys()):
-        own, walk = sums.get(category), walked.get(category)
+        own, walk = None if young else sums.get(category), walked.get(category)
         rows.append(
             (
                 category,
@@ -121,7 +107,7 @@ def category_lines(
                 f"{1 + walk[1] / walk[0]:.2f}" if walk and walk[0] else UNKNOWN,
             )
         )
-    return table(heads, rows)
+    return [*table(heads, rows), *([f"{UNKNOWN}: figures follow after some steps"] if young else [])]
 
 
 def idle_lines(account: Account | Depth) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from corpus.model_config import text_config
 from draftmill.drafter_memory import drafter_memory
 from draftmill.session import Session
+from fleet.devices import Device
 from training.begun import all_begun, newest_saved
 from training.mask_token import mask_sentences
 from training.memory import WEIGHTS
@@ -35,22 +36,23 @@ class Brief:
     """Its newest checkpoint."""
 
 
-def training_brief(session: Session, plan: TrainingPlan, crew: list[str]) -> Brief:
-    """Look at the drafter's folder, the devices and the target's tokenizer; write nothing.
+def training_brief(session: Session, plan: TrainingPlan, device: Device, packs: int, crew: list[str]) -> Brief:
+    """Look at the drafter's folder, the device and the target's tokenizer; write nothing.
 
     Args:
+        device: that the drafter is trained on, the first one if they are several.
+        packs: in the whole run.
         crew: what a run that is fed live says of its devices.
 
     Raises:
         UserError: the drafter's newest checkpoint is damaged.
     """
     manifest, section = session.manifest, session.manifest.training
-    device = session.local_devices[0]
-    budget = pack_budget(section.tokens_per_batch, device)
-    ahead = outlook(plan, section, budget)
+    ahead = outlook(section, packs)
     folder = session.workspace.drafter(plan.drafter_id)
     saved = newest_saved(folder)
-    memory = drafter_memory(session, plan)
+    budget = pack_budget(section.tokens_per_batch, device)
+    memory = drafter_memory(session, plan, device)
     others = others_sentence(plan, manifest, all_begun(session.workspace))
     vocab = int(text_config(session.target.config)["vocab_size"])
     sentences = [
@@ -63,6 +65,6 @@ def training_brief(session: Session, plan: TrainingPlan, crew: list[str]) -> Bri
         *memory.text_lines(),
         disk_sentence(memory.estimate.of(WEIGHTS) // FLOAT32, str(folder)),
         *crew,
-        *warnings(plan, manifest, budget, sum(device.kind != "cpu" for device in session.local_devices)),
+        *warnings(plan, manifest, budget, sum(one.kind != "cpu" for one in session.local_devices)),
     ]
     return Brief(tuple(sentences), ahead, saved)

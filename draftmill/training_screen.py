@@ -15,7 +15,6 @@ from draftmill.training_block import (
     category_lines,
     checkpoint_line,
     idle_lines,
-    mean_walk,
     training_line,
 )
 from fleet.gang import Depth
@@ -31,15 +30,14 @@ FEW_STEPS = 2
 class TrainingScreen(Screen):
     """Told by the run."""
 
-    def __init__(
-        self, drafter_id: str = "", steps: int = 0, saved: Progress | None = None, folder: Path | None = None
-    ) -> None:
+    def __init__(self, steps: int = 0, saved: Progress | None = None, folder: Path | None = None) -> None:
         """`saved`: the checkpoint that the run goes on from. `folder`: the run's, where other shells look."""
         super().__init__("loading target, states and drafter")
-        self._drafter_id, self._folder = drafter_id, folder
-        self._begins = saved.step if saved else 0
-        self.step, self._steps = self._begins, steps
-        self._best = (saved.best_step, saved.best_tau) if saved and saved.best_tau is not None else None
+        self._folder = folder
+        self.step, self._steps = saved.step if saved else 0, steps
+        self._best: tuple[int, float] | None = None
+        if saved and saved.best_tau is not None:
+            self._best = (saved.best_step, saved.best_tau)
         self._since_best = 0
         self._first: tuple[int, float] | None = None
         self._last: TrainProgress | None = None
@@ -56,6 +54,11 @@ class TrainingScreen(Screen):
     def show(self, progress: TrainProgress) -> None:
         """Called by the run for every progress message."""
         now = time.monotonic()
+        if progress.worker == 0:
+            self._best = None if progress.best_tau is None else (progress.best_step, progress.best_tau)
+        if not progress.own_steps and not progress.saved:  # before the first step: another checkpoint is the best
+            self._publish(now=True)
+            return
         if self._first is None:
             self._first = (progress.step, now)  # a resumed run has done steps that took none of this time
         elif progress.step > self._first[0]:
@@ -68,12 +71,9 @@ class TrainingScreen(Screen):
         self.step, self._steps = max(self.step, progress.step), progress.steps
         line = training_line(progress, sum(self._rates.values()), self._left_s, self._queue)
         if progress.saved:
-            tau = mean_walk(progress.acceptance)
-            self._since_best += 1
-            if tau is not None and (self._best is None or tau >= (self._best[1] or 0)):
-                self._best, self._since_best = (progress.step, tau), 0
+            self._since_best = 0 if progress.best_step == progress.step else self._since_best + 1
             if not self._stops and self._live is None:
-                self.update(checkpoint_line(progress, tau, self._best), now=True)
+                self.update(checkpoint_line(progress), now=True)
                 if self._best is not None and self._since_best == LONG_PAST:
                     self.update(best_line(self._best, self._since_best), now=True)
         if not self._stops:
@@ -110,10 +110,8 @@ class TrainingScreen(Screen):
         publish_headway(
             self._folder,
             Headway(
-                drafter_id=self._drafter_id,
                 step=self.step,
                 steps=self._steps,
-                first_step=self._begins,
                 updated_at=time.time(),
                 loss=last.loss if last else None,
                 tokens_per_s=sum(self._rates.values()),

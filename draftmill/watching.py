@@ -6,11 +6,9 @@ looks at a few small files and, where a stage publishes no progress, at the snap
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from shutil import get_terminal_size
 
 from corpus.errors import UserError
@@ -30,7 +28,7 @@ from draftmill.scene import (
 )
 from draftmill.status import build_lines, status_lines
 from draftmill.table import cut
-from draftmill.terminal import Screen, draws
+from draftmill.terminal import Screen, draws, workspace_flag
 
 DRAWN_EVERY_S = 2.0
 PRINTED_EVERY_S = 60.0
@@ -71,9 +69,8 @@ def watch(workspace: Workspace, every_s: float | None = None, pause: Callable[[f
         return
     _print(ended_line(ended, time.time()))
     if ended.body.outcome == "failed":
-        flag = "" if workspace.root == Path("workspace") else f" -w {shlex.quote(str(workspace.root))}"
         where = f"run_id = '{ended.run_id}' AND kind = 'ended'"
-        _print(f'why: draftmill sql{flag} "SELECT message FROM events WHERE {where}"')
+        _print(f'why: draftmill sql{workspace_flag(workspace.root)} "SELECT message FROM events WHERE {where}"')
 
 
 def _same(one: Owner | None, other: Owner | None) -> bool:

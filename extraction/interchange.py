@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from corpus.columns import counted
 from corpus.errors import UserError
 from corpus.layers import to_vllm_ids
 from corpus.shard_writer import BYTES
-from extraction.stage import counted, gigabytes, listed_ids, states_line
+from extraction.stage import gigabytes, listed_ids, states_line
 
 if TYPE_CHECKING:
     import polars as pl

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corpus.artefacts import TEMPORARY_SUFFIX, read_description
+from corpus.columns import counted
 from corpus.errors import UserError
 from corpus.ledger.writer import Readable
 from corpus.manifest import Manifest
 from corpus.model_config import text_config
 from corpus.target import ResolvedTarget
 from extraction.interchange import DESCRIPTION, FORMAT, STATES, Capture, Found, InterchangePlan, plan_interchange
-from extraction.stage import broken_shards, counted, plan_capture
+from extraction.stage import broken_shards, plan_capture
 
 if TYPE_CHECKING:
     import polars as pl

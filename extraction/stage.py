@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from corpus import identity, layers
+from corpus.columns import counted
 from corpus.errors import UserError
 from corpus.ledger.writer import Readable
 from corpus.manifest import Manifest
@@ -240,11 +241,6 @@ def target_layers(manifest: Manifest, num_layers: int) -> tuple[int, ...]:
             "Name each layer once."
         )
     return layers.check_layer_ids(sorted(listed), num_layers)
-
-
-def counted(count: int, what: str) -> str:
-    """For a person: "1 row", "1,200 rows"."""
-    return f"{count:,} {what}{'s' if count != 1 else ''}"
 
 
 def states_line(layer_ids: Sequence[int], final_state: bool) -> str:

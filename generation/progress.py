@@ -8,13 +8,14 @@ both were measured. Clocks are passed in.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+
+from corpus import run_files
 
 RATE_WINDOW_S = 120.0
 FEW = 8
@@ -113,19 +114,13 @@ PROGRESS_FILE = "progress.json"
 
 
 def publish_progress(folder: Path, progress: Progress) -> None:
-    """Let other shells see it. No artefact: it is not synced, and a full disk stops nothing here."""
-    temporary = folder / f".{PROGRESS_FILE}.part"
-    with contextlib.suppress(OSError):
-        temporary.write_bytes(msgspec.json.encode(progress))
-        temporary.replace(folder / PROGRESS_FILE)
+    """Let other shells see it."""
+    run_files.publish(folder, PROGRESS_FILE, progress)
 
 
 def read_progress(folder: Path) -> Progress | None:
     """What a run published last; None before that, or where it is of another draftmill."""
-    try:
-        return msgspec.json.decode((folder / PROGRESS_FILE).read_bytes(), type=Progress)
-    except (OSError, msgspec.DecodeError):
-        return None
+    return run_files.read(folder, PROGRESS_FILE, Progress)
 
 
 @dataclass

@@ -16,14 +16,13 @@ from typing import Any
 from corpus.artefacts import write_text
 from corpus.canonical import digest
 from corpus.errors import UserError
-from corpus.identity import DRAFTER_USUAL, LEFT_OUT
+from corpus.identity import drafter_training
 from corpus.manifest import Manifest
 from corpus.workspace import Workspace
 from training.plan import TrainingPlan
-from training.progress import CHECKPOINTS, STATE, Progress, checkpoints, newest_progress
+from training.progress import CHECKPOINTS, DESCRIBED, Progress, newest_progress
 
 BEGUN = "begun.json"
-FINISHED = "drafter.json"
 ROWS = "rows"
 """Told where two drafters differ in them; so are these."""
 STATES = "captured states"
@@ -98,14 +97,7 @@ def newest_saved(folder: Path) -> Progress:
     Raises:
         UserError: it is damaged.
     """
-    found = checkpoints(folder / CHECKPOINTS)
-    if not found:
-        return Progress(0, "")
-    try:
-        fingerprint = str(json.loads((found[-1] / STATE).read_text(encoding="utf-8"))["fingerprint"])
-    except (OSError, ValueError, KeyError, TypeError):
-        fingerprint = ""
-    return newest_progress(folder / CHECKPOINTS, fingerprint)
+    return newest_progress(folder / CHECKPOINTS, None)
 
 
 def differences(one: Asked, other: Asked) -> list[str]:
@@ -135,23 +127,17 @@ def _differ(name: str, before: Mapping[str, Any], after: Mapping[str, Any], reso
 
 
 def _kept(training: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a section is part of an identity, by dotted name, what says the usual left out."""
-    kept = {key: value for key, value in training.items() if key not in LEFT_OUT["drafter"] and key != "best_step"}
-    live = kept.pop("live", None) or {}
-    if kept.get("feed") == "live":
-        kept |= {f"live.{key}": v for key, v in live.items() if f"live.{key}" not in LEFT_OUT["drafter"]}
-    for key, usual in DRAFTER_USUAL.items():
-        if kept.get(key, usual) == usual:
-            kept.pop(key, None)
-    if kept.get("loss_weights") != "d_pace":
-        kept.pop("d_pace_alpha", None)
+    """What of a section is part of an identity, by dotted name."""
+    kept = drafter_training(training)
+    kept.pop("best_step", None)
+    kept |= {f"live.{key}": value for key, value in kept.pop("live", {}).items()}
     if "init" in kept:
         kept["init_from"] = kept.pop("init")
     return kept
 
 
 def _read(folder: Path) -> Begun | None:
-    begun, finished = _body(folder / BEGUN), _body(folder / FINISHED)
+    begun, finished = _body(folder / BEGUN), _body(folder / DESCRIBED)
     body = begun or finished
     if body is None:
         return None

@@ -28,6 +28,7 @@ from corpus.target import ResolvedTarget
 from training.export_speculators import is_speculators
 from training.outlook import labels_of_auto
 from training.plan import TrainingPlan
+from training.progress import DESCRIBED
 from training.shape import DrafterShape, in_zlab_words, shape_of_config
 
 CARD, CONFIG = "README.md", "config.json"
@@ -200,7 +201,7 @@ def gather(
 def read_trained(folder: Path) -> Trained | None:
     """What drafter.json says of the run; None where it is not there or says nothing of it."""
     try:
-        body = json.loads((folder / "drafter.json").read_text(encoding="utf-8"))
+        body = json.loads((folder / DESCRIBED).read_text(encoding="utf-8"))
         training = body["training"]
         return Trained(int(body["steps"]), int(training["best_step"]), int(training["tokens_per_batch"]))
     except (OSError, ValueError, KeyError, TypeError):

@@ -59,9 +59,10 @@ def load_checkpoint(
         UserError: it belongs to other data or settings, or is damaged.
     """
     progress, marks, rng = read_state(path, fingerprint, packs, packs_per_step)
-    _check_files(path, marks)
-    name = DRAFTER
     try:
+        for name in (DRAFTER, OPTIMIZER):
+            _check(path / name, marks.get(name))
+        name = DRAFTER
         drafter.load_state_dict(load_file(str(path / DRAFTER)))
         name = OPTIMIZER
         _restore_optimizer(drafter, optimizer, load_file(str(path / OPTIMIZER)))
@@ -72,13 +73,13 @@ def load_checkpoint(
     return progress
 
 
-def what_is_wrong(path: Path, fingerprint: str) -> str:
-    """Of a checkpoint whose weights may be asked for later; empty: it is whole. Its files are read once."""
+def has_weights(path: Path, fingerprint: str) -> bool:
+    """Whether a checkpoint's weights may be asked for later; its optimiser is not looked at."""
     try:
-        _check_files(path, read_state(path, fingerprint)[1])
-    except UserError as error:
-        return str(error) if path.exists() else f"{path}: it is gone."
-    return ""
+        _check(path / DRAFTER, read_state(path, fingerprint)[1].get(DRAFTER))
+    except (OSError, ValueError, UserError):
+        return False
+    return True
 
 
 def load_weights(path: Path, drafter: Any) -> None:
@@ -88,8 +89,7 @@ def load_weights(path: Path, drafter: Any) -> None:
         UserError: it is gone or damaged since.
     """
     try:
-        if sha256_file(path / DRAFTER) != read_description(path / STATE)["files"][DRAFTER]:
-            raise ValueError("another checksum")
+        _check(path / DRAFTER, read_description(path / STATE)["files"][DRAFTER])
         drafter.load_state_dict(load_file(str(path / DRAFTER)))
     except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
         raise DamagedError(
@@ -98,13 +98,9 @@ def load_weights(path: Path, drafter: Any) -> None:
         ) from error
 
 
-def _check_files(path: Path, marks: dict[str, str]) -> None:
-    for name in (DRAFTER, OPTIMIZER):
-        try:
-            if sha256_file(path / name) != marks.get(name):
-                raise ValueError("its checksum is another than when it was written")
-        except (OSError, ValueError) as error:
-            raise damaged(path, name, error) from error
+def _check(path: Path, mark: str | None) -> None:
+    if sha256_file(path) != mark:
+        raise ValueError("its checksum is another than when it was written")
 
 
 def _optimizer_tensors(drafter: Any, optimizer: Any) -> dict[str, Any]:

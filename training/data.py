@@ -1,7 +1,8 @@
 """Training rows on disk become documents in memory, one at a time.
 
 Shards stay open in a small pool; a row is read when its step comes. What the target would have said (the
-teacher) is worked out once a row and kept, as a few bytes a token, up to a limit; states are never kept.
+teacher) is worked out once a row and kept, as a few bytes a token, up to a limit; states are never kept. That they are
+numbers is seen once a row.
 Which rows there are and what they are for comes from the coordinator; shards are only asked whether they are
 the ones meant.
 """
@@ -45,6 +46,7 @@ class TrainingData:
         self._open: OrderedDict[Path, ShardReader] = OrderedDict()
         self._teacher: dict[int, Any] = {}
         self._kept_tokens = 0
+        self._sound: set[int] = set()
         self._used: set[int] | None = None
         captures = set()
         for shard in shards:
@@ -86,11 +88,12 @@ class TrainingData:
         """
         row = self.rows[index]
         captured = self._reader(self._paths[index]).row(row.row)
-        if not finite(captured.states_TNH):
+        if index not in self._sound and not finite(captured.states_TNH):
             raise DamagedError(
                 f"{self._paths[index]}: row {row.row}, response {row.response_id}, has states that are no numbers (NaN "
                 "or infinite). Remove the file and run `draftmill extract`."
             )
+        self._sound.add(index)
         document = make_document(
             row.response_id,
             row.category,

@@ -23,6 +23,7 @@ from training.card import CARD, CONFIG, card_text, gather, is_on_hub, target_nam
 from training.export_speculators import Form, to_speculators_config
 from training.messages import TrainItem
 from training.plan import TrainingPlan
+from training.progress import DESCRIBED
 from training.record import read_acceptance
 from training.run import exported_files, is_trained
 
@@ -153,7 +154,7 @@ def write_untrained(plan: ExportPlan, item: TrainItem, target: ResolvedTarget, w
     from training.frozen import load_frozen
     from training.worker import drafter_shape
 
-    described = workspace.drafter(plan.training.drafter_id) / "drafter.json"
+    described = workspace.drafter(plan.training.drafter_id) / DESCRIBED
     if described.exists():
         try:
             mask = int(json.loads(described.read_text(encoding="utf-8"))["training"]["mask_token_id"])

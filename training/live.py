@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from corpus.columns import counted
 from corpus.errors import UserError
 from corpus.ledger.writer import LedgerWriter
 from corpus.manifest import Live, Manifest
@@ -28,7 +29,7 @@ from training.meeting import meeting_folder
 from training.messages import LiveItem, TrainProgress, TrainSummary
 from training.plan import PackRows, TrainingPlan, live_jobs, live_rows, train_item
 from training.progress import CHECKPOINTS, left_to_do, newest_progress
-from training.run import AGAIN, RunRecord, check_folder, enter_drafter, stopped
+from training.run import AGAIN, RunRecord, enter_drafter, stopped
 
 PACKS_PER_WORKER = 4
 """Room of the queue where the manifest leaves it open."""
@@ -48,8 +49,8 @@ class Crew:
     def lines(self, queue_bytes: int) -> list[str]:
         """For a person."""
         return [
-            f"{_count(len(self.targets), 'target worker')} on {_names(self.targets)}",
-            f"{_count(len(self.drafters), 'drafter')} on {_names(self.drafters)}, "
+            f"{counted(len(self.targets), 'target worker')} on {_names(self.targets)}",
+            f"{counted(len(self.drafters), 'drafter')} on {_names(self.drafters)}, "
             f"a queue of {queue_bytes / 1e9:.2f} GB",
         ]
 
@@ -86,8 +87,8 @@ def share_devices(live: Live, devices: Sequence[Device]) -> Crew:
         drafters = max(1, count - targets)
     if targets + drafters > count:
         raise UserError(
-            f"training.live asks for {_count(targets, 'target')} and {_count(drafters, 'drafter')}, and there "
-            f"{'is' if count == 1 else 'are'} {_count(count, 'device')}. Give it more --devices, or ask for fewer."
+            f"training.live asks for {counted(targets, 'target')} and {counted(drafters, 'drafter')}, and there "
+            f"{'is' if count == 1 else 'are'} {counted(count, 'device')}. Give it more --devices, or ask for fewer."
         )
     return Crew(tuple(devices[:targets]), tuple(devices[targets : targets + drafters]))
 
@@ -140,7 +141,6 @@ async def run_live(
     used = used_token_ids(ledger.workspace.responses, [(row.shard, row.shard_row) for row in plan.live])
     item = msgspec.structs.replace(item, live=live_rows(plan, packs, used, manifest.extraction.final_state))
     folder = Path(item.out_dir) / CHECKPOINTS
-    check_folder(folder.parent)
     progress = newest_progress(folder, item.fingerprint(), len(packs), item.packs_per_step)
     jobs = live_jobs(plan, packs, left_to_do(progress.done, len(packs)))
     record = RunRecord(plan, ledger, report, progress.step, log)
@@ -245,10 +245,6 @@ async def _announce(interrupt: Interrupt, stopping: Callable[[], None]) -> None:
 def _next_step(error: Exception) -> str:
     step = getattr(error, "next_step", "")
     return f"{step[:1].upper()}{step[1:]}." if step else AGAIN
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _names(devices: Sequence[Device]) -> str:

@@ -18,7 +18,7 @@ import torch
 from corpus.artefacts import remove_temporaries
 from corpus.errors import Retryable, UserError
 from training.averaging import Share, Team
-from training.checkpoint import load_checkpoint, load_weights, save_checkpoint, what_is_wrong
+from training.checkpoint import has_weights, load_checkpoint, load_weights, save_checkpoint
 from training.data import TrainingData
 from training.dflash import Drafter
 from training.evaluation import EvaluationSettings, held_out, mean_acceptance_length, spread
@@ -81,6 +81,8 @@ class Report:
     lr: float
     sums: Sums
     acceptance: dict[str, Acceptance]
+    progress: Progress
+    """As the newest checkpoint has it; which is the best, the member that leads knows alone."""
     saved: bool = False
 
 
@@ -164,7 +166,9 @@ def train(
     measured = _walks(stepper, held_out_data if leads else None, settings)
     if leads:
         remove_temporaries(folder)  # a killed run's
-        progress = _with_best(progress, folder, measured, note)
+        resumed, progress = progress, _with_best(progress, folder, measured, note)
+        if progress is not resumed:
+            report(Report(progress.step, settings.steps, 0, 0.0, stepper.take_sums(), {}, progress))
     agreement, feed = Agreement(), make_feed(progress)
     parameters = list(drafter.parameters())
     pending: list[int] = []
@@ -200,7 +204,7 @@ def train(
             if leads:
                 save_checkpoint(folder, drafter, stepper.optimizer, progress)
         if (saving and leads) or (ended and stepper.sums.steps) or (packs and own_steps % settings.report_every == 0):
-            report(Report(at_step, settings.steps, epoch, lr, stepper.take_sums(), taus, saving))
+            report(Report(at_step, settings.steps, epoch, lr, stepper.take_sums(), taus, progress, saving and leads))
     if progress.packs < settings.packs:
         raise Retryable(f"stopped after step {progress.step} of {settings.steps}; run again to go on from there")
     if leads:
@@ -253,8 +257,7 @@ def _with_best(
     if progress.best_step == progress.step:
         return progress
     best = folder / checkpoint_name(progress.best_step)
-    wrong = what_is_wrong(best, progress.fingerprint)
-    if not wrong:
+    if has_weights(best, progress.fingerprint):
         return progress
     tau = mean_acceptance_length(measured()) if progress.tau is None else progress.tau
     known = "" if tau is None else f" with τ {tau:.3f}"

@@ -95,7 +95,7 @@ def mask_sentences(folder: Path, asked: int | str, vocab: int) -> list[str]:
         vocab: the target's embedding rows.
     """
     if isinstance(asked, int):
-        return [f"mask token {mask_name(folder, asked)}", *ordinary_warning(folder, asked)]
+        return mask_told(folder, asked)
     added, size = _added_tokens(folder)
     named = _named_ids(folder, added)
     free = [i for i, (_, special) in added.items() if special and i not in named] or [*range(size, vocab)][-1:]
@@ -109,23 +109,19 @@ def mask_sentences(folder: Path, asked: int | str, vocab: int) -> list[str]:
     ]
 
 
-def ordinary_warning(folder: Path, token_id: int) -> list[str]:
-    """One sentence where the mask is a token that text is made of."""
+def mask_told(folder: Path, token_id: int) -> list[str]:
+    """The mask's id and its text, in ASCII and cut; a second sentence where text is made of it."""
     added, size = _added_tokens(folder)
     text, special = added.get(token_id, ("", False))
-    told = text or _text(folder, token_id)
-    if special or token_id >= size or any(word in told.lower() for word in TELLING_NAMES):
-        return []
+    text = text or _text(folder, token_id)
+    name = f"{token_id} ({json.dumps(text[:NAMED_CHARS])})" if text else str(token_id)
+    if special or token_id >= size or any(word in text.lower() for word in TELLING_NAMES):
+        return [f"mask token {name}"]
     return [
-        f"warning: the mask token is {mask_name(folder, token_id)}, which the tokenizer has as ordinary text: a served "
-        "text that holds it looks like a slot to the drafter. A special or unused token is better"
+        f"mask token {name}",
+        f"warning: the mask token is {name}, which the tokenizer has as ordinary text: a served "
+        "text that holds it looks like a slot to the drafter. A special or unused token is better",
     ]
-
-
-def mask_name(folder: Path, token_id: int) -> str:
-    """The id and its text, in ASCII and cut."""
-    text = _added_tokens(folder)[0].get(token_id, ("", False))[0] or _text(folder, token_id)
-    return f"{token_id} ({json.dumps(text[:NAMED_CHARS])})" if text else str(token_id)
 
 
 def _text(folder: Path, token_id: int) -> str:

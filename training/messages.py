@@ -157,9 +157,14 @@ class TrainProgress(msgspec.Struct, frozen=True, kw_only=True):
     worker: int = 0
     """Which of the drafters that train at once says so."""
     own_steps: int = 1
-    """Steps that the sums are of; 0: there is nothing but the acceptance."""
+    """Steps that the sums are of; 0: there is nothing but what is known of checkpoints."""
     saved: bool = False
     """A checkpoint was written at this step."""
+    tau: float | None = None
+    """Mean held-out walk of the newest checkpoint; None: not measured. Worker 0 alone knows it and the next two."""
+    best_step: int = 0
+    best_tau: float | None = None
+    """Of the checkpoint that will be exported, as far as it is known."""
     note: str = ""
     """Something that a person should know, in one line; then the message has no figures."""
 

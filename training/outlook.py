@@ -1,7 +1,7 @@
 """What a training run will be, in sentences, before it begins: how long, from where, on which labels, and what to heed.
 
-Pure: plan and manifest in, sentences out. Steps follow from the lengths of the rows as the loop cuts them into packs;
-bytes of checkpoints from the number of weights. A warning names the key that it is about and the value that helps.
+Pure: plan and manifest in, sentences out. Steps follow from the packs that the loop trains, bytes of checkpoints from
+the number of weights. A warning names the key that it is about and the value that helps.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from corpus.columns import counted
 from corpus.manifest import Live, Manifest, Training
 from training.begun import Begun, asked_of, nearest
-from training.pack import all_packs
 from training.plan import TrainingPlan
 from training.progress import Progress
 
@@ -44,15 +44,14 @@ class Outlook:
         """For a person."""
         each = self.packs / self.epochs
         packs = f"{each:,.0f}" if each == int(each) else f"about {each:,.0f}"
-        epochs = f"{self.epochs:,} epoch{'s' if self.epochs > 1 else ''} of {packs} pack{'s' if each > 1 else ''}"
-        step = "1 pack" if self.packs_per_step == 1 else f"{self.packs_per_step:,} packs"
+        epochs = f"{counted(self.epochs, 'epoch')} of {packs} pack{'s' if each > 1 else ''}"
+        step = counted(self.packs_per_step, "pack")
         saved = f"a checkpoint every {self.checkpoint_every:,}"
-        return f"{_steps(self.steps)}: {epochs}, {step} a step, {saved}"
+        return f"{counted(self.steps, 'step')}: {epochs}, {step} a step, {saved}"
 
 
-def outlook(plan: TrainingPlan, training: Training, tokens_per_pack: int) -> Outlook:
-    """How long the run is. `tokens_per_pack`: the budget, `auto` resolved."""
-    packs = len(all_packs(plan.tokens, tokens_per_pack, epochs=training.epochs, seed=plan.seed))
+def outlook(training: Training, packs: int) -> Outlook:
+    """How long a run of so many packs is."""
     each = training.gradient_accumulation
     return Outlook(math.ceil(packs / each), packs, training.epochs, each, training.checkpoint_every)
 
@@ -98,8 +97,8 @@ def labels_of_auto(plan: TrainingPlan, manifest: Manifest) -> str:
     greedy.update(row.greedy for row in plan.live)
     teacher = greedy[True] if manifest.extraction.final_state else 0
     sampled = sum(greedy.values()) - teacher
-    parts = [f"teacher for {_count(teacher, 'greedy row')}"] * (teacher > 0)
-    parts += [f"sampled for {_count(sampled, 'row')}"] * (sampled > 0)
+    parts = [f"teacher for {counted(teacher, 'greedy row')}"] * (teacher > 0)
+    parts += [f"sampled for {counted(sampled, 'row')}"] * (sampled > 0)
     return ", ".join(parts)
 
 
@@ -121,7 +120,7 @@ def warnings(plan: TrainingPlan, manifest: Manifest, tokens_per_pack: int, gpus:
     if tokens_per_pack < longest:
         over = sum(tokens > tokens_per_pack for tokens in plan.tokens)
         found.append(
-            f"warning: {_count(over, 'row')} of {len(plan.tokens):,} {'is' if over == 1 else 'are'} longer than "
+            f"warning: {counted(over, 'row')} of {len(plan.tokens):,} {'is' if over == 1 else 'are'} longer than "
             f"training.tokens_per_batch ({tokens_per_pack:,}), up to {longest:,} tokens: each is a pack of its own, so "
             "a pack may be that long"
         )
@@ -137,11 +136,3 @@ def warnings(plan: TrainingPlan, manifest: Manifest, tokens_per_pack: int, gpus:
     if not plan.holdout_rows:
         found.append(NOTHING_HELD_OUT)
     return found
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _steps(steps: int) -> str:
-    return _count(steps, "step")

@@ -22,6 +22,8 @@ STATE = "state.json"
 _NAME = re.compile(r"step-(\d{8,})")
 CHECKPOINTS = "checkpoints"
 """Their folder, in a drafter's own."""
+DESCRIBED = "drafter.json"
+"""What a drafter's folder says of it once it is whole, or was measured."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,12 @@ def checkpoints(folder: Path) -> list[Path]:
     """Whole checkpoints below a folder, oldest first. Nothing is touched: a run may be writing there.
 
     Raises:
-        UserError: the folder is a file.
+        UserError: the folder is a file, or the drafter's own is.
     """
+    for place in (folder.parent, folder):
+        if os.path.lexists(place) and not place.is_dir():
+            raise UserError(f"{place}: is no folder, and checkpoints go into it. Move it away and run again.")
     if not folder.is_dir():
-        if os.path.lexists(folder):
-            raise UserError(f"{folder}: is no folder, and checkpoints go into it. Move it away and run again.")
         return []
     found = [path for path in folder.iterdir() if _is_checkpoint(path)]
     return sorted(found, key=step_of)
@@ -109,10 +112,13 @@ def _is_checkpoint(path: Path) -> bool:
     return named and not path.is_symlink() and (path / STATE).is_file()
 
 
-def newest_progress(folder: Path, fingerprint: str, packs: int | None = None, packs_per_step: int = 1) -> Progress:
+def newest_progress(
+    folder: Path, fingerprint: str | None, packs: int | None = None, packs_per_step: int = 1
+) -> Progress:
     """Where the newest checkpoint below a folder is, without its weights; the beginning, where there is none.
 
     Args:
+        fingerprint: of data and settings; None: whoever wrote it.
         packs, packs_per_step: of the whole run, see read_state.
 
     Raises:
@@ -120,16 +126,17 @@ def newest_progress(folder: Path, fingerprint: str, packs: int | None = None, pa
     """
     found = checkpoints(folder)
     if not found:
-        return Progress(0, fingerprint)
+        return Progress(0, fingerprint or "")
     return read_state(found[-1], fingerprint, packs, packs_per_step)[0]
 
 
 def read_state(
-    path: Path, fingerprint: str, packs: int | None = None, packs_per_step: int = 1
+    path: Path, fingerprint: str | None, packs: int | None = None, packs_per_step: int = 1
 ) -> tuple[Progress, dict[str, str], str]:
     """(progress, checksums of the files beside it, random state).
 
     Args:
+        fingerprint: of data and settings; None: whoever wrote it.
         packs: of the whole run; None where that is not known yet.
         packs_per_step: where packs are known.
 
@@ -138,7 +145,7 @@ def read_state(
     """
     try:
         state = read_description(path / STATE)
-        if state["fingerprint"] != fingerprint:
+        if fingerprint is not None and state["fingerprint"] != fingerprint:
             raise UserError(
                 f"{path}: a checkpoint of other data or training settings. Remove {path.parent} to start over."
             )

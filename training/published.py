@@ -9,7 +9,7 @@ Weights are safetensors: model.safetensors, the files that model.safetensors.ind
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -161,11 +161,8 @@ def require_same(folder: Path, own: DrafterShape, asked: DrafterShape) -> None:
         )
 
 
-def check_init(item: TrainItem, used: Collection[int] = ()) -> str:
+def check_init(item: TrainItem) -> str:
     """Look at the drafter that an item starts from; returns what was found, for a person.
-
-    Args:
-        used: token ids that training rows hold, as far as they are known.
 
     Raises:
         UserError: it is no drafter of the shape that the item asks for.
@@ -183,11 +180,6 @@ def check_init(item: TrainItem, used: Collection[int] = ()) -> str:
     )
     require_same(folder, own, asked)
     _check_mask(item, own.mask_token_id, asked.vocab_size)
-    if own.mask_token_id in used:
-        raise UserError(
-            f"training.init_from: {folder} has mask token {own.mask_token_id}, which occurs in training rows. "
-            "Start without it."
-        )
     found = check_weights(folder, own)
     kinds = ", ".join(sorted({DTYPES[one.dtype] for one in found.values()}))
     files = {one.file.name for one in found.values()}

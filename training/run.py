@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import re
 import time
 from collections.abc import Callable
@@ -32,9 +31,8 @@ from fleet.pool import Done, Pool, PoolError
 from training.card import CardFacts, Trained, gather, write_card
 from training.messages import TrainItem, TrainProgress, TrainSummary, tokens_per_pack
 from training.plan import TrainingPlan, train_item
-from training.progress import CHECKPOINTS, checkpoints, newest_progress, step_of
+from training.progress import CHECKPOINTS, DESCRIBED, checkpoints, newest_progress, step_of
 from training.record import acceptance_rows, metric_rows, read_acceptance, read_metrics, write_metrics
-from training.threads import choose_threads
 
 log = logging.getLogger("draftmill")
 
@@ -42,7 +40,7 @@ CHECKPOINT_S = 600.0
 """For a step, a walk that is under way, and the checkpoint of a large drafter."""
 WRITE_S = 60.0
 """Figures of a long run are many: they are written no more often."""
-DESCRIBED, EDITABLE = "drafter.json", "export/README.md"
+EDITABLE = "export/README.md"
 OWN_NAMES = re.compile(r"\b(?:UserError|DamagedError|Retryable): ")
 """A worker tells an error with the name of its class, which says nothing to a person where the line is ours."""
 AGAIN = "Run the same command to go on."
@@ -86,6 +84,11 @@ def exported_files(folder: Path) -> list[str]:
     return names
 
 
+def plainly(error: object) -> str:
+    """What a worker or its pool told of an error, without the names of our classes."""
+    return OWN_NAMES.sub("", str(error)).strip()
+
+
 def stopped(error: object, checkpoints_folder: Path, *, again: str = "") -> str:
     """The line about a run that ended early: what happened, and what is left of it.
 
@@ -93,7 +96,7 @@ def stopped(error: object, checkpoints_folder: Path, *, again: str = "") -> str:
         error: as a worker or its pool told it. A line of ours says itself what to do next.
         again: what to do next, where the error does not say so.
     """
-    said = OWN_NAMES.sub("", str(error)).strip()
+    said = plainly(error)
     parts = [f"training stopped: {said}{'' if said.endswith(('.', '!', '?')) else '.'}"]
     if again and said == str(error).strip():
         parts.append(again)
@@ -124,7 +127,6 @@ async def run_training(
     """
     item = train_item(plan, manifest, target, ledger, device, threads)
     folder = ledger.workspace.drafter(plan.drafter_id) / CHECKPOINTS
-    check_folder(folder.parent)
     record = RunRecord(plan, ledger, report, newest_progress(folder, item.fingerprint()).step, log)
     try:
         async with Pool(
@@ -173,7 +175,7 @@ class RunRecord:
         ledger: Readable,
         report: Callable[[TrainProgress], None],
         resumed: int,
-        run: RunLog | None = None,
+        run: RunLog,
     ) -> None:
         self.folder = ledger.workspace.drafter(plan.drafter_id)
         self._report = report
@@ -190,8 +192,7 @@ class RunRecord:
         message = msgspec.msgpack.decode(data, type=TrainProgress)
         if message.note:
             log.warning("%s", message.note)
-            if self._run is not None:
-                self._run.event("note", message.note)
+            self._run.event("note", message.note)
             return
         self._rows += metric_rows([message])
         self.last_step, self.last_epoch = max(self.last_step, message.step), max(self.last_epoch, message.epoch)
@@ -209,21 +210,6 @@ class RunRecord:
         """All figures until now."""
         write_metrics(self.folder, self._earlier, self._rows)
         self._written, self._written_at = True, time.monotonic()
-
-
-def check_folder(folder: Path) -> None:
-    """Refuse a drafter's folder that is none, before anything is trained.
-
-    Raises:
-        UserError: something else is there.
-    """
-    if os.path.lexists(folder) and not folder.is_dir():
-        raise UserError(f"{folder}: is no folder, and the drafter goes into it. Move it away and run again.")
-
-
-def cpu_threads() -> int:
-    """Threads for one worker that has a CPU machine to itself."""
-    return choose_threads().count
 
 
 def enter_drafter(

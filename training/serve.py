@@ -31,14 +31,14 @@ from fleet.pool import Done, Pool, PoolError
 from training import serve_messages
 from training.messages import AcceptanceRow, MeasureItem
 from training.plan import TrainingPlan, train_item
-from training.published import weight_files
+from training.progress import DESCRIBED
+from training.published import WEIGHTS, weight_files
 from training.record import acceptance_row, acceptance_rows, add_acceptance
-from training.run import cpu_threads
+from training.run import plainly
 from training.same_tokens import compare
 from training.serve_messages import ServeConfig, ServeItem, ServeResult
 from training.shape import drafts_of, from_exported_config, read_exported_config
-
-WEIGHTS = "model.safetensors"
+from training.threads import choose_threads
 
 
 @dataclass(frozen=True)
@@ -112,14 +112,17 @@ def own_export(folder: Path, workspace: Workspace) -> str | None:
     weights = sorted(folder.glob("*.safetensors"))
     if [path.name for path in weights] != [WEIGHTS]:
         return None
-    mark = sha256_file(weights[0])
-    for described in sorted((workspace.root / "drafters").glob("*/drafter.json")):
+    mark = ""
+    for described in sorted((workspace.root / "drafters").glob(f"*/{DESCRIBED}")):
         export = described.parent / "export"
         try:
             body = json.loads(described.read_text(encoding="utf-8"))
-            if body["build_id"] is None or body["files"][f"export/{WEIGHTS}"] != mark:
+            if body["build_id"] is None:
                 continue
-            if from_exported_config(folder / "config.json") == from_exported_config(export / "config.json"):
+            if from_exported_config(folder / "config.json") != from_exported_config(export / "config.json"):
+                continue
+            mark = mark or sha256_file(weights[0])
+            if body["files"][f"export/{WEIGHTS}"] == mark:
                 return described.parent.name
         except (OSError, ValueError, KeyError, TypeError, UserError):  # a damaged one is nobody's original
             continue
@@ -182,8 +185,8 @@ async def serve_check(
     rows = [acceptance_row(plan.build_id, *sums, now) for sums in measured]
     rows += acceptance_rows(plan.build_id, walked, now)
     folder = ledger.workspace.drafter(chosen.drafter_id)
-    if not (folder / "drafter.json").exists():
-        write_text(folder / "drafter.json", json.dumps(_foreign(chosen, now), indent=1, sort_keys=True))
+    if not (folder / DESCRIBED).exists():
+        write_text(folder / DESCRIBED, json.dumps(_foreign(chosen, now), indent=1, sort_keys=True))
     add_acceptance(folder, rows)
     ledger.call(lambda connection: ingest.ingest_drafter(connection, ledger.workspace, chosen.drafter_id))
     return Served.from_ledger(chosen.drafter_id, plan.build_id, ledger)
@@ -210,7 +213,7 @@ async def _walk(
     except UserError as error:
         log.event("no_walk", str(error))
         return []
-    threads = cpu_threads() if device.kind == "cpu" else 0
+    threads = choose_threads().count if device.kind == "cpu" else 0
     item = MeasureItem(
         drafter_dir=str(chosen.folder.resolve()), rows=train_item(plan, manifest, target, ledger, device, threads)
     )
@@ -235,12 +238,12 @@ async def _through(
                 pool.submit(item_id, payload)
             async for outcome in pool.outcomes():
                 if not isinstance(outcome, Done):
-                    raise UserError(f"serve check of {outcome.item_id} stopped: {outcome.error}")
+                    raise UserError(f"serve check of {outcome.item_id} stopped: {plainly(outcome.error)}")
                 answers.append(outcome.payload)
                 done = f"{len(answers)} of {len(payloads)} categories measured, {outcome.item_id} last"
                 report(done if len(answers) < len(payloads) else "all measured, its process ends")
     except PoolError as error:
-        raise UserError(f"serve check stopped: {error}") from error
+        raise UserError(f"serve check stopped: {plainly(error)}") from error
     return answers
 
 
@@ -285,22 +288,23 @@ def in_shares(categories: Sequence[str]) -> list[int]:
 
 
 def _read(folder: Path, drafter_id: str | None, origin: str) -> Exported:
-    """A drafter's folder.
+    """A drafter's folder; without an id it gets one from its files.
 
     Raises:
         UserError: its config is no drafter's, or its weights are not there.
     """
     try:
         block, layer_ids = drafts_of(read_exported_config(folder / "config.json"))
-        weights = sorted(folder.glob("*.safetensors"))
-        marks = [sha256_file(path) for path in [folder / "config.json", *weights]]
+        if drafter_id is None:
+            files = [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
+            drafter_id = f"export-{digest('export', [sha256_file(path) for path in files], length=24)}"
     except (UserError, OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{folder}: holds no DFlash drafter, in z-lab's format (config.json with block_size and dflash_config) or "
             f"speculators' ({first_line(error)[:160]})."
         ) from error
     weight_files(folder)
-    return Exported(drafter_id or f"export-{digest('export', marks, length=24)}", folder, block, layer_ids, origin)
+    return Exported(drafter_id, folder, block, layer_ids, origin)
 
 
 def _from_hub(drafter: str) -> Path:

@@ -14,6 +14,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from corpus.columns import counted
+
 LOOK_S = 0.25
 """How long cores are looked at: 25 ticks of the kernel's clock."""
 BUSY = 0.5
@@ -31,7 +33,7 @@ class Threads:
 
     def sentence(self) -> str:
         """For a person."""
-        return f"{self.count} thread{'' if self.count == 1 else 's'} on the CPU ({self.why})"
+        return f"{counted(self.count, 'thread')} on the CPU ({self.why})"
 
 
 def choose_threads(environment: Mapping[str, str] | None = None) -> Threads:
@@ -54,7 +56,7 @@ def idle_cores(cores: Collection[frozenset[int]], busy: Mapping[int, float], lim
         limit: CPUs' worth of time that the process may use.
     """
     idle = sum(max(busy.get(cpu, 0.0) for cpu in core) < BUSY for core in cores)
-    of = f"{len(cores)} core{'' if len(cores) == 1 else 's'}"
+    of = counted(len(cores), "core")
     most = max(1, math.floor(limit)) if math.isfinite(limit) else len(cores)
     if most < idle:
         return Threads(most, f"of {of}, as many as the quota allows")

@@ -311,6 +311,9 @@ def progress_message(item_id: str, report: Report, worker: int = 0) -> TrainProg
         worker=worker,
         own_steps=sums.steps,
         saved=report.saved,
+        tau=report.progress.tau,
+        best_step=report.progress.best_step,
+        best_tau=report.progress.best_tau,
     )
 
 

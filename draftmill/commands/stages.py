@@ -158,7 +158,7 @@ def train(
     session = _session(manifest, workspace, devices, limit)
     if dry_run:
         reader = stage_run.reader(session)
-        plan = drafting.training_plan(session, reader, selecting.build_plan(session, reader))
+        plan = drafting.training_plan(session, reader, selecting.build_plan(session, reader).build_id)
         _print(laid_out(drafting.training_lines(session, plan, reader), f"{'train':<{INDENT}}", " " * INDENT))
         return
     _with_build(session, "train", drafting.train_stage)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from corpus.errors import UserError
 from draftmill.stage_run import reader
+from fleet.devices import Device
+from fleet.pool import Failed, PoolError
 from tests.draftmill.test_push_drafter import DRAFTER, Trained, trained  # noqa: F401  # the fixture
+from training import serve
 from training.serve import Exported, exported
 
 
@@ -62,3 +69,35 @@ def test_nothing_held_out_is_refused_in_the_dry_run_too(trained: Trained, capsys
     monkeypatch.setattr(drafting, "training_plan", lambda *_: replace(trained.plan, rows=rows))
     assert trained.run("serve-check", "--dry-run") == 2
     assert "Set mix.holdout" in capsys.readouterr().err
+
+
+class FailingPool:
+    """A pool whose only item fails, or that itself does."""
+
+    def __init__(self, error: str, broken: bool) -> None:
+        self._error, self._broken = error, broken
+
+    async def __aenter__(self) -> FailingPool:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    def submit(self, item_id: str, payload: bytes) -> None:
+        self._item_id = item_id
+
+    async def outcomes(self) -> AsyncIterator[Failed]:
+        if self._broken:
+            raise PoolError(self._error)
+        yield Failed(self._item_id, self._error, Device("cpu", 0), 0)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_how_a_check_ended_is_said_without_names_of_classes(tmp_path: Path, monkeypatch: Any, broken: bool) -> None:
+    pool = FailingPool("UserError: x.yaml: a line of ours. Do y.", broken)
+    monkeypatch.setattr(serve, "Pool", lambda *_, **__: pool)
+    log = cast(Any, SimpleNamespace(folder=tmp_path))
+    with pytest.raises(UserError) as caught:
+        asyncio.run(serve._through("f", b"", {"walk": b""}, Device("cpu", 0), log, lambda _: None))
+    what = "serve check" if broken else "serve check of walk"
+    assert str(caught.value) == f"{what} stopped: x.yaml: a line of ours. Do y."

@@ -6,7 +6,8 @@ import json
 import re
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -17,7 +18,7 @@ from corpus.ledger.writer import open_ledger
 from corpus.manifest_file import load_manifest
 from draftmill import suggesting
 from draftmill.app import run_app
-from draftmill.suggesting import OwnDrafter
+from draftmill.suggesting import OwnDrafter, trained_alike
 from training.begun import Asked
 
 World = Any  # tests/conftest.py makes it
@@ -327,3 +328,17 @@ def test_the_manifests_own_drafter_is_taken_where_it_is_measured_else_another_is
     assert max(map(len, shown.splitlines())) <= 80
     assert suggest(world, path, "--dry-run", "--drafter", "bbbbbb") == 0
     assert "NOTE" not in capsys.readouterr().out
+
+
+def test_a_drafter_from_before_a_key_was_trained_as_one_that_says_the_usual() -> None:
+    sections: dict[str, Row] = {
+        "older": {"lr": 1, "best_step": 5},
+        "newer": {"lr": 1, "best_step": 9, "gradient_accumulation": 1, "loss_weights": "decay", "d_pace_alpha": 0.3},
+        "other": {"lr": 1, "best_step": 5, "gradient_accumulation": 2},
+        "paced": {"lr": 1, "loss_weights": "d_pace", "d_pace_alpha": 0.3},
+    }
+    rows = [(name, "dflash", "c", json.dumps(training)) for name, training in sections.items()]
+    ledger = cast(Any, SimpleNamespace(rows=lambda *_: rows))
+    assert trained_alike(ledger, "older") == ["older", "newer"]
+    assert trained_alike(ledger, "other") == ["other"]
+    assert trained_alike(ledger, "paced") == ["paced"]

@@ -117,14 +117,16 @@ def test_right_after_one_step_there_are_no_figures_but_a_note() -> None:
 
 def saved(step: int, accepted: int | None, **changes: object) -> TrainProgress:
     walked = {} if accepted is None else {"coding": (10, accepted), "math": (0, 0)}
-    return progress(step, saved=True, acceptance=walked, **changes)
+    tau = None if accepted is None else 1 + accepted / 10
+    return progress(step, saved=True, acceptance=walked, tau=tau, **changes)
 
 
 def test_a_pipe_has_a_line_for_every_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
     with TrainingScreen(saved=Progress(4, "f", best_step=4, best_tau=2.0)) as screen:
         for step, accepted in ((5, 5), (10, 15), (20, 12), (30, 11), (40, 13), (50, None)):
-            screen.show(saved(step, accepted))
-            screen.show(progress(step + 1))
+            best = {"best_step": 4, "best_tau": 2.0} if step == 5 else {"best_step": 10, "best_tau": 2.5}
+            screen.show(saved(step, accepted, **best))
+            screen.show(progress(step + 1, **best))
     lines = [line.strip() for line in capsys.readouterr().err.splitlines()]
     assert lines[:3] == [
         "step 5 of 2,000,000 saved: walk τ 1.50, best 2.00 at 4",
@@ -138,7 +140,7 @@ def test_a_pipe_has_a_line_for_every_checkpoint(capsys: pytest.CaptureFixture[st
 
 
 def test_every_line_of_a_checkpoint_fits_beside_its_indent() -> None:
-    line = checkpoint_line(saved(1_600_000, 15), 2.5, (400_000, 2.6))
+    line = checkpoint_line(saved(1_600_000, 15, best_step=400_000, best_tau=2.6))
     assert len(line) <= WIDTH - INDENT
     assert len(best_line((1_400_000, 12.25), 1234)) <= WIDTH - INDENT
     screen = TrainingScreen()
@@ -152,13 +154,27 @@ def test_a_best_checkpoint_that_is_long_past_is_said() -> None:
     assert past_sentence(240, 240, 30) is None
 
 
-def test_other_shells_are_told_where_a_run_is(tmp_path: Path) -> None:
-    screen = TrainingScreen("d" * 24, 360, Progress(90, "f", best_step=60, best_tau=2.0), tmp_path)
+def test_a_best_checkpoint_that_is_gone_is_forgotten(tmp_path: Path) -> None:
+    screen = TrainingScreen(360, Progress(90, "f", best_step=60, best_tau=3.0), tmp_path)
+    screen.show(progress(90, steps=360, own_steps=0, by_category={}, best_step=90, best_tau=2.0))
     own = read_headway(tmp_path)
     assert own is not None
-    assert (own.step, own.first_step, own.steps, own.best_step, own.loss) == (90, 90, 360, 60, None)
+    assert (own.step, own.best_step, own.best_tau, own.loss) == (90, 90, 2.0, None)
+    screen.show(saved(120, 15, steps=360, best_step=120, best_tau=2.5))
+    own = read_headway(tmp_path)
+    assert own is not None
+    assert (own.best_step, own.best_tau) == (120, 2.5)
+    screen.show(progress(121, worker=1, steps=360))
+    assert "best τ 2.50 at step 120" in "\n".join(screen.lines(WIDTH, 40))
+
+
+def test_other_shells_are_told_where_a_run_is(tmp_path: Path) -> None:
+    screen = TrainingScreen(360, Progress(90, "f", best_step=60, best_tau=2.0), tmp_path)
+    own = read_headway(tmp_path)
+    assert own is not None
+    assert (own.step, own.steps, own.best_step, own.loss) == (90, 360, 60, None)
     assert headway_line(own, own.updated_at) == "step 90 of 360, best τ 2.00 at 60"
-    screen.show(saved(120, 15, steps=360))
+    screen.show(saved(120, 15, steps=360, best_step=120, best_tau=2.5))
     own = read_headway(tmp_path)
     assert own is not None
     assert own.best_step == 120

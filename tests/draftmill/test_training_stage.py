@@ -15,12 +15,15 @@ import pytest
 
 from corpus.artefacts import write_description
 from corpus.errors import UserError
+from corpus.ledger.query import LedgerReader
 from corpus.ledger.writer import open_ledger
 from corpus.manifest import Manifest
 from corpus.runlog import RunLog
 from corpus.target import ResolvedTarget
 from draftmill import drafting
 from draftmill.interrupted import StoppedEarly
+from draftmill.session import Session
+from draftmill.suggesting import own_drafter
 from draftmill.terminal import WIDTH
 from draftmill.training_brief import training_brief
 from extraction.run import ExtractionRun
@@ -146,12 +149,13 @@ def test_without_held_out_rows_the_brief_warns_and_the_end_says_what_is_exported
     manifest = scene.manifest()
     session = scene.session(manifest)
     with open_ledger(scene.world.workspace, "train") as ledger:
-        plan = drafting.training_plan(session, ledger, cast(Any, SimpleNamespace(build_id=scene.build_id)))
+        plan = drafting.training_plan(session, ledger, scene.build_id)
     bare = dataclasses.replace(
         plan, rows={shard: tuple(row for row in own if not row.holdout) for shard, own in plan.rows.items()}
     )
-    assert not any("nothing is held out" in line for line in training_brief(session, plan, []).sentences)
-    assert any("nothing is held out" in line for line in training_brief(session, bare, []).sentences)
+    device = session.local_devices[0]
+    assert not any("nothing is held out" in line for line in training_brief(session, plan, device, 9, []).sentences)
+    assert any("nothing is held out" in line for line in training_brief(session, bare, device, 9, []).sentences)
     ended = drafting._ended_sentences(session, bare, summary(14), 0)
     assert ended[0] == "14 steps in 1:05; the last checkpoint is exported: nothing is held out to measure on"
     with pytest.raises(UserError, match=r"Set mix\.holdout"):
@@ -165,3 +169,43 @@ def test_a_finished_drafter_and_one_of_an_older_draftmill_are_both_known(scene: 
     (folder / "drafter.json").write_text(json.dumps(described))
     (own,) = [one for one in all_begun(scene.world.workspace) if one.drafter_id == "a" * 24]
     assert (own.finished, own.step, own.asked.rows_digest) == (True, 7, "")
+
+
+def test_suggest_tells_the_manifests_own_drafter_from_the_published_ledger_alone(
+    scene: Scene, monkeypatch: Any
+) -> None:
+    """The build is the one that is named: sources may have moved since, and nothing is written."""
+    monkeypatch.setattr(Session, "target", scene.session(scene.manifest()).target)
+    path, workspace = scene.world.write("own.yaml", **body(), training=TRAINING), scene.world.workspace
+    with open_ledger(workspace, "train") as ledger:
+        expected = drafting.training_plan(scene.session(scene.manifest()), ledger, scene.build_id)
+    sources = [scene.world.root / f"{name}.jsonl" for name in CATEGORIES]
+    kept = [source.read_bytes() for source in sources]
+    before = sorted(workspace.root.rglob("*"))
+    try:
+        for source in sources:
+            source.unlink()
+        own = own_drafter(path, workspace, LedgerReader(workspace), scene.build_id)
+        assert own is not None
+        assert own.drafter_id == expected.drafter_id
+        assert (own.asked.rows, own.asked.capture_id) == (len(expected.training_ids), expected.capture_id)
+        assert own_drafter(path, workspace, LedgerReader(workspace), "b" * 24) is None
+    finally:
+        for source, data in zip(sources, kept, strict=True):
+            source.write_bytes(data)
+    assert sorted(workspace.root.rglob("*")) == before
+
+
+def test_what_is_no_folder_in_the_drafters_place_is_one_line_before_anything_is_written(
+    scene: Scene, monkeypatch: Any
+) -> None:
+    with open_ledger(scene.world.workspace, "train") as ledger:
+        plan = drafting.training_plan(scene.session(scene.manifest(epochs=7)), ledger, scene.build_id)
+    place = scene.world.workspace.drafter(plan.drafter_id)
+    place.parent.mkdir(exist_ok=True)
+    place.write_text("x")
+    try:
+        with pytest.raises(UserError, match=rf"{plan.drafter_id}: is no folder, and checkpoints go into it\. Move it"):
+            stage(scene, monkeypatch, lambda _: summary(2), epochs=7)
+    finally:
+        place.unlink()

@@ -272,7 +272,7 @@ def test_status_shows_the_line_of_a_run_that_goes_on(running: Running) -> None:
 def test_training_is_followed_and_an_unfinished_drafter_is_listed(running: Running) -> None:
     workspace, _ = running
     stage = Stage(workspace, "train")
-    own = Headway(drafter_id="d" * 24, step=90, steps=360, first_step=0, updated_at=time.time())
+    own = Headway(step=90, steps=360, updated_at=time.time())
     publish_headway(stage.folder, own)
     assert re.fullmatch(r"train: 0:0\d so far", status_lines(workspace)[-1])
     told = msgspec.structs.replace(own, loss=0.5, tokens_per_s=16_000.0, left_s=125.9, best_step=60, best_tau=2.125)

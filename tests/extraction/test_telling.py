@@ -21,7 +21,7 @@ from corpus.runlog import RunLog
 from corpus.target import ResolvedTarget
 from draftmill import agreement, capturing
 from draftmill.app import run_app
-from draftmill.terminal import INDENT, WIDTH, ExtractionScreen, laid_out
+from draftmill.terminal import INDENT, WIDTH, ExtractionScreen, laid_out, say_below
 from extraction import run as extraction_run
 from extraction.run import ExtractionRun, Watcher
 from extraction.stage import ExtractionPlan, plan_extraction
@@ -343,3 +343,12 @@ def test_lines_are_wrapped_between_words_and_no_name_is_broken() -> None:
     assert all(len(line) <= WIDTH or long in line for line in lines)
     assert f"{'':<{INDENT}}{long}" in lines
     assert "--max-disk" in " ".join(lines)
+
+
+def test_a_path_below_a_stage_can_be_copied(capsys: pytest.CaptureFixture[str]) -> None:
+    path = f"/data/{'a-run-' * 15}/export"
+    say_below(f"{'word ' * 12}--max-disk", f"exported to {path}")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == f"{'':<{INDENT}}{path}"
+    assert any(line.split()[-1] == "--max-disk" for line in lines)
+    assert all(line.startswith(" " * INDENT) and (len(line) <= WIDTH or path in line) for line in lines)

@@ -232,6 +232,17 @@ def test_states_that_are_no_numbers_stop_it_and_name_the_row(
     assert "\n" not in str(caught.value)
 
 
+def test_states_are_looked_at_once_a_row(item: TrainItem, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr("training.data.finite", lambda states: not seen.append(states))
+    data = TrainingData(item.shards, item.layer_ids, item.labels)
+    target = load_frozen(item.target_dir)
+    for index in (*data.train, *data.train, *data.holdout):
+        data.document(index, target)
+    data.close()
+    assert len(seen) == len(data.train) + len(data.holdout)
+
+
 def test_finite_states_of_which_the_drafter_makes_none_are_not_measured(item: TrainItem, tmp_path: Path) -> None:
     bad = damaged(item, tmp_path, 3e38, row=PROMPTS - 1)
     with pytest.raises(UserError, match=rf"held-out response r{PROMPTS - 1:02d}: the drafter's output is no number"):

@@ -17,9 +17,10 @@ from corpus.manifest_file import parse_manifest
 from corpus.workspace import Workspace
 from tests.training.test_plans import tokenizer_folder
 from training.begun import all_begun, asked_of, differences, nearest, write_begun
-from training.mask_token import mask_sentences, ordinary_warning
+from training.mask_token import mask_sentences, mask_told
 from training.messages import TrainRow
 from training.outlook import labels_of_auto, others_sentence, outlook, standing, warnings
+from training.pack import all_packs
 from training.plan import TrainingPlan
 from training.progress import Progress
 
@@ -48,10 +49,10 @@ def plan(
 
 def test_steps_are_those_of_the_loop() -> None:
     asked = manifest(epochs=3, gradient_accumulation=2, checkpoint_every=5)
-    ahead = outlook(plan(asked), asked.training, 10)
+    ahead = outlook(asked.training, len(all_packs(plan(asked).tokens, 10, epochs=3, seed=0)))
     assert (ahead.packs, ahead.steps) == (18, 9)
     assert ahead.sentence() == "9 steps: 3 epochs of 6 packs, 2 packs a step, a checkpoint every 5"
-    one = outlook(plan(asked, rows=1), manifest(epochs=1).training, 100)
+    one = outlook(manifest(epochs=1).training, 1)
     assert one.sentence().startswith("1 step: 1 epoch of 1 pack, 1 pack a step")
 
 
@@ -154,9 +155,9 @@ def test_what_auto_came_to_in_an_older_folder_is_no_difference(tmp_path: Path) -
 
 def test_a_mask_that_text_is_made_of_is_warned_of(tmp_path: Path) -> None:
     folder = tokenizer_folder(tmp_path, [(20, "<pad>", True), (22, "<think>", False), (23, "<file>", True)])
-    assert ordinary_warning(folder, 23) == []
-    assert ordinary_warning(folder, 29) == []  # behind the tokenizer
-    (said,) = ordinary_warning(folder, 22)
+    assert len(mask_told(folder, 23)) == 1
+    assert len(mask_told(folder, 29)) == 1  # behind the tokenizer
+    _, said = mask_told(folder, 22)
     assert '22 ("<think>"), which the tokenizer has as ordinary text' in said
     assert len(mask_sentences(folder, 5, 30)) == 2
     assert mask_sentences(folder, "auto", 30)[0].startswith("mask token: chosen when training starts")

@@ -41,11 +41,41 @@ def half(item: TrainItem, tmp_path_factory: pytest.TempPathFactory) -> Path:  # 
     return folder
 
 
-def resume(item: TrainItem, folder: Path) -> tuple[int, list[str], list[int], Path]:  # noqa: F811
-    told: list[TrainProgress] = []
+def resume(
+    item: TrainItem, folder: Path, told: list[TrainProgress] | None = None  # noqa: F811
+) -> tuple[int, list[str], list[int], Path]:  # fmt: skip
+    """Train to the end: the best step, notes, steps with a checkpoint, the export. `told` takes all messages."""
+    told = [] if told is None else told
     summary = train_drafter(msgspec.structs.replace(item, out_dir=str(folder), checkpoint_every=4), told.append)
     saved = [one.step for one in told if one.saved]
     return summary.best_step, [one.note for one in told if one.note], saved, Path(summary.export)
+
+
+def test_another_best_is_told_before_the_first_step(item: TrainItem, half: Path, tmp_path: Path) -> None:  # noqa: F811
+    folder = tmp_path / "d"
+    shutil.copytree(half, folder)
+    shutil.rmtree(folder / "checkpoints" / f"step-{BEST:08d}")
+    told: list[TrainProgress] = []
+    resume(item, folder, told)
+    first, *later = [one for one in told if not one.note]
+    assert (first.step, first.best_step, first.best_tau, first.own_steps) == (NEWEST, NEWEST, 2.0, 0)
+    assert not first.saved
+    saved = [one for one in later if one.saved]
+    best, tau = NEWEST, 2.0
+    for one in saved:
+        assert one.tau is not None
+        best, tau = (one.step, one.tau) if one.tau >= tau else (best, tau)
+        assert (one.best_step, one.best_tau) == (best, tau)
+
+
+def test_a_best_checkpoint_is_whole_without_its_optimizer(item: TrainItem, half: Path, tmp_path: Path) -> None:  # noqa: F811
+    """Its weights alone are asked for."""
+    folder = tmp_path / "d"
+    shutil.copytree(half, folder)
+    edit(folder / "checkpoints" / f"step-{NEWEST:08d}", best_tau=99.0)
+    flip(folder / "checkpoints" / f"step-{BEST:08d}" / "optimizer.safetensors")
+    best, notes, *_ = resume(item, folder)
+    assert (best, notes) == (BEST, [])
 
 
 def edit(path: Path, **changes: Any) -> None:
