@@ -1,10 +1,10 @@
 """How well an audit finds a skew, and what it costs on a big corpus.
 
 The story: eleven sources of different names, 77% coding together, looked at through 956 rows. Real prompts whose
-category is known (the held-out half of tests/labelled, else the demo's sample, labelled by file) are drawn again into
-eleven files, each of a mix of its own; `draftmill audit` is run as a whole, over many corpora, and the truth of each is
-compared with the intervals. Then a file of a million rows, as JSON lines (plain and .gz) and as parquet: seconds of CPU
-and peak memory.
+category is known (the held-out half of tests/labelled: each time of a random half of its packages, so that sources
+differ as they do in life) are drawn again into eleven files, each of a mix of its own; `draftmill audit` is run as a
+whole, over many corpora, and the truth of each is compared with the intervals. Then a file of a million rows, as JSON
+lines (plain and .gz) and as parquet: seconds of CPU and peak memory.
 
     python benchmarks/audit.py [--runs 20] [--rows 1000000] [--folder FOLDER]
 """
@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,43 +32,28 @@ STORY = {"coding": 77.0, "general": 9.0, "math": 6.0, "agent": 4.0, "code-other"
 INTENDED = "coding=46,general=26,math=11,agent=9,code-other=7"
 FILES, ROWS, CORPUS = 11, 956, 20_000
 ANSWERS, ANSWER, GROUP = 1 << 24, 1_500, 50_000
-DEMO = {"agent": "agent", "code-other": "code-other", "coding": "coding", "general-ifbench": "general",
-        "general-mtbench": "general", "math": "math"}  # fmt: skip
-
 Prompt = dict[str, Any]
 
 
-def known_prompts() -> tuple[str, dict[str, list[Prompt]]]:
-    """(where they are from, prompts by true category)."""
-    import polars as pl
-
+def known_prompts() -> dict[str, list[Prompt]]:
+    """Prompts of the held-out half by true category; each names its package."""
     found: dict[str, list[Prompt]] = {name: [] for name in STORY}
-    for path in sorted((HOME / "tests" / "labelled").glob("*")):
-        if path.name.endswith((".jsonl.gz", ".parquet")):
-            for row in _rows(path):
-                if row.get("half") == "held_out":
-                    found[row["category"]].append({"messages": row["messages"], "tools": row.get("tools")})
-    if all(found.values()):
-        return "held-out half of tests/labelled", found
-    for path in sorted((HOME / "manifests" / "demo").glob("*")):
-        name = path.name.split(".")[0]
-        if name in DEMO:
-            frame = pl.read_parquet(path) if path.suffix == ".parquet" else None
-            rows = frame.to_dicts() if frame is not None else list(_rows(path))
-            # MT-bench has coding and mathematics among its kinds: only what is general there counts
-            kept = [row for row in rows if row.get("category") not in ("coding", "math")]
-            found[DEMO[name]] += kept
-    return "manifests/demo, labelled by file", found
+    for path in sorted((HOME / "tests" / "labelled").glob("*prompts.jsonl.gz")):
+        with gzip.open(path, "rt") as lines:
+            for row in map(json.loads, lines):
+                if row["half"] == "held_out":
+                    found[row["category"]].append({key: row[key] for key in ("messages", "tools", "package")})
+    return found
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    if path.suffix == ".parquet":
-        import polars as pl
-
-        yield from pl.read_parquet(path).iter_rows(named=True)
-        return
-    with gzip.open(path, "rt") as lines:
-        yield from map(json.loads, lines)
+def some_packages(prompts: dict[str, list[Prompt]], seed: int) -> dict[str, list[Prompt]]:
+    """Those of a random half of the packages that hold each category."""
+    rng, kept = np.random.default_rng(seed), {}
+    for name, of in prompts.items():
+        packages = sorted({prompt["package"] for prompt in of})
+        half = set(rng.choice(packages, len(packages) // 2, replace=False))
+        kept[name] = [prompt for prompt in of if prompt["package"] in half]
+    return kept
 
 
 def make_corpus(folder: Path, prompts: dict[str, list[Prompt]], seed: int, rows: int = CORPUS) -> dict[str, float]:
@@ -78,7 +63,7 @@ def make_corpus(folder: Path, prompts: dict[str, list[Prompt]], seed: int, rows:
     spread = {name: rng.multinomial(count, rng.dirichlet(np.full(FILES, 4.0))) for name, count in counts.items()}
     for number in range(FILES):
         lines = [
-            json.dumps(prompts[name][int(i)])
+            json.dumps({key: prompts[name][int(i)][key] for key in ("messages", "tools")})
             for name in STORY
             for i in rng.integers(len(prompts[name]), size=spread[name][number])
         ]
@@ -106,7 +91,7 @@ def covered(prompts: dict[str, list[Prompt]], runs: int, folder: Path) -> None:
     for seed in range(runs):
         place = folder / f"story-{seed}"
         place.mkdir()
-        truth = make_corpus(place, prompts, seed)
+        truth = make_corpus(place, some_packages(prompts, seed), seed)
         done, cpu, took = run_audit(
             str(place), "--rows", str(ROWS), "--seed", str(seed), "--shares", INTENDED, "--fail-on-skew", "5%",
             "--format", "json",
@@ -136,7 +121,7 @@ def big(prompts: dict[str, list[Prompt]], rows: int, folder: Path) -> None:
     import pyarrow.parquet as pq
 
     rng = np.random.default_rng(0)
-    known = [json.dumps(prompt.get("messages") or prompt.get("prompt")) for of in prompts.values() for prompt in of]
+    known = [json.dumps(prompt["messages"]) for of in prompts.values() for prompt in of]
     said = rng.bytes(ANSWERS).hex()  # answers that hardly shrink, as text does
     plain = folder / "big.jsonl"
     schema = pa.schema([("prompt", pa.string()), ("response", pa.string())])
@@ -176,8 +161,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--folder", type=Path, default=None)
     asked = parser.parse_args(arguments)
-    where, prompts = known_prompts()
-    print(f"prompts: {where}; " + ", ".join(f"{len(of)} {name}" for name, of in prompts.items()))
+    prompts = known_prompts()
+    print("prompts of the held-out half: " + ", ".join(f"{len(of)} {name}" for name, of in prompts.items()))
     with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
         if asked.runs:
             covered(prompts, asked.runs, Path(folder))

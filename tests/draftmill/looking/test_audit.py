@@ -87,7 +87,7 @@ def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     assert spec.loader is not None
     benchmark = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(benchmark)
-    _, prompts = benchmark.known_prompts()
+    prompts = benchmark.known_prompts()
     measured = [[0] * len(CATEGORIES) for _ in CATEGORIES]
     for category, of in prompts.items():
         read = Normaliser("messages", None, None, keep_original=False, auto=True).rows(of, range(len(of)))
