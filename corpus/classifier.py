@@ -50,6 +50,8 @@ LAST_TURN = 0.5
 TIE_ORDER = ("general", "agent", "code-other", "coding", "math")
 
 NO_WORDS: frozenset[bytes] = frozenset()
+ITS_WORDS = "its words"
+"""How a reason begins that is the words' and no rule's."""
 TELLING = 4
 """How many words of a category are named where its score is explained."""
 SPAN = 8
@@ -176,7 +178,7 @@ def _telling(words: frozenset[bytes], category: str) -> str:
     table = word_weights()
     heavy = sorted(words, key=lambda word: (-table.weight(word, category), word))[:TELLING]
     named = [word.decode() for word in heavy if table.weight(word, category) > 0]
-    return f"its words: {', '.join(named)}" if named else "its words, taken together"
+    return f"{ITS_WORDS}: {', '.join(named)}" if named else f"{ITS_WORDS}, taken together"
 
 
 def classify_rows(messages_json: Sequence[str], tools_json: Sequence[str | None]) -> list[str]:

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from corpus.chunks import READ_COLUMNS, RECOGNISED_ROWS
-from corpus.classifier import classify_rows, explain
+from corpus.classifier import ITS_WORDS, classify_rows, explain
 from corpus.errors import RowError, UserError
 from corpus.formats import Form, recognise_rows
 from corpus.found_files import find_files, grown, unwatched
@@ -226,7 +226,7 @@ class _Looked:
         if self.result.asked.why:
             for place, category in enumerate(named):
                 said = _why(messages[place], tools[place])
-                self._why[category].update({reason for one, reason, _ in said if one == category} or {"no rule spoke"})
+                self._why[category].update(_kinds([reason for one, reason, _ in said if one == category]))
         if self.result.asked.examples:
             self._show(rows, columns, kept, named)
 
@@ -284,6 +284,14 @@ _decode = msgspec.json.Decoder().decode
 
 def _why(messages: str, tools: str | None) -> list[tuple[str, str, float]]:
     return explain(_decode(messages), _decode(tools) if tools else None)
+
+
+def _kinds(reasons: Sequence[str]) -> list[str]:
+    """Reasons, the weightiest first, as they are counted: every rule, and words where they weigh most."""
+    kinds = {reason for reason in reasons if not reason.startswith(ITS_WORDS)}
+    if reasons and reasons[0].startswith(ITS_WORDS):
+        kinds.add(ITS_WORDS)
+    return sorted(kinds) or ["no rule spoke"]
 
 
 def _answer_chars(original: str | None) -> int:

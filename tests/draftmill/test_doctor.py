@@ -181,6 +181,14 @@ def test_a_target_that_is_not_whole_fails(config: Any, said: str, tmp_path: Path
     assert (mark, said in text) == ("FAIL", True)
 
 
+def test_a_target_at_home_is_looked_at_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, LLAMA_8B)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path.write_text(path.read_text().replace('"model": "model"', '"model": "~/model"'))
+    mark, text = found(examine(tmp_path / "ws", None, path))["target"]
+    assert (mark, "no weights" in text) == ("FAIL", True)
+
+
 def test_a_target_that_is_nowhere_fails_and_a_wrong_manifest_exits_2(tmp_path: Path, capsys: Any) -> None:
     path = write(tmp_path, LLAMA_8B, 16)
     path.write_text(path.read_text().replace('"model": "model"', '"model": "gone.gguf"'))

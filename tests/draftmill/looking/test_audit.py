@@ -118,6 +118,14 @@ def test_the_skew_of_the_story_is_found(run: Run) -> None:
     assert covers >= 4
 
 
+def test_reasons_are_counted_by_rule_and_words_where_they_weigh_most(run: Run, tmp_path: Path) -> None:
+    lines(tmp_path / "a.jsonl", asked("Sharks, whales and dolphins: who is who?", 3) + asked(CODE, 1))
+    found = told(run("a.jsonl", "--explain", "--format", "json"))
+    assert found["why"]["general"] == {"its words": 3}
+    assert "its words" not in "".join(found["why"]["coding"])
+    assert found["why"]["coding"]["asks for a program"] == 1
+
+
 def test_what_is_as_intended_or_cannot_be_told_does_not_fail(run: Run, tmp_path: Path) -> None:
     lines(
         tmp_path / "half.jsonl",
