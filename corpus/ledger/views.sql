@@ -66,7 +66,8 @@ WITH stale AS MATERIALIZED (
 SELECT s.build_id, 'selected' AS stage, s.category, s.source, count(*) AS rows, count(*) AS prompts,
        sum(p.prompt_tokens)::BIGINT AS prompt_tokens, NULL::BIGINT AS response_tokens
 FROM stale, selections s JOIN builds b USING (build_id)
-JOIN prompts p ON p.candidates_id = b.candidates_id AND p.prompt_id = s.prompt_id
+LEFT JOIN (SELECT candidates_id, prompt_id, prompt_tokens FROM prompts WHERE prompt_tokens IS NOT NULL) p
+ON p.candidates_id = b.candidates_id AND p.prompt_id = s.prompt_id
 WHERE NOT s.holdout GROUP BY ALL
 UNION ALL
 SELECT build_id, stage, category, source, sum(CASE WHEN bit = 1 THEN counted ELSE rows END)::BIGINT,
