@@ -14,9 +14,7 @@ ACCEPTED = "b.response_id IN (SELECT response_id FROM responses WHERE state = 'a
 COMPARED = f"""
     WITH counted AS (
         SELECT 'selected' AS stage, b.category, b.source, count(*) AS rows
-        FROM selections b WHERE b.build_id = $1 AND NOT b.holdout AND b.prompt_id IN (  -- others: see the references
-            SELECT prompt_id FROM prompts WHERE candidates_id = $2
-        ) GROUP BY ALL
+        FROM selections b WHERE b.build_id = $1 AND NOT b.holdout GROUP BY ALL
         UNION ALL
         SELECT 'accepted', b.category, b.source, count(*) {WANTED} AND b.left_out IS NULL AND {ACCEPTED} GROUP BY ALL
         UNION ALL
@@ -39,7 +37,7 @@ COMPARED = f"""
 def check_composition(ledger: Readable, build: Build) -> Finding:
     """The view's rows are those of the tables."""
     problems = Problems()
-    rows = ledger.rows(COMPARED, build.build_id, build.candidates_id)
+    rows = ledger.rows(COMPARED, build.build_id)
     shown = [f"{stage} {category}/{source}: {there or 0:,}, composition says {said or 0:,}"
              for stage, category, source, there, said in rows]  # fmt: skip
     problems.add("counts that differ", shown[:MOST_EXAMPLES], len(shown))
