@@ -6,7 +6,7 @@ differ as they do in life) are drawn again into eleven files, each of a mix of i
 whole, over many corpora, and the truth of each is compared with the intervals. Then a file of a million rows, as JSON
 lines (plain and .gz) and as parquet: seconds of CPU and peak memory.
 
-    python benchmarks/audit.py [--runs 20] [--rows 1000000] [--folder FOLDER]
+    python -m benchmarks.audit [--runs 20] [--rows 1000000] [--folder FOLDER]
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.labelled.sets import labelled_rows
+
 HOME = Path(__file__).resolve().parent.parent
 STORY = {"coding": 77.0, "general": 9.0, "math": 6.0, "agent": 4.0, "code-other": 4.0}
 INTENDED = "coding=46,general=26,math=11,agent=9,code-other=7"
@@ -38,11 +40,9 @@ Prompt = dict[str, Any]
 def known_prompts() -> dict[str, list[Prompt]]:
     """Prompts of the held-out half by true category; each names its package."""
     found: dict[str, list[Prompt]] = {name: [] for name in STORY}
-    for path in sorted((HOME / "tests" / "labelled").glob("*prompts.jsonl.gz")):
-        with gzip.open(path, "rt") as lines:
-            for row in map(json.loads, lines):
-                if row["half"] == "held_out":
-                    found[row["category"]].append({key: row[key] for key in ("messages", "tools", "package")})
+    for row in labelled_rows():
+        if row["half"] == "held_out":
+            found[row["category"]].append(row)
     return found
 
 

@@ -17,6 +17,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 import msgspec
@@ -125,20 +126,15 @@ class Evidence(NamedTuple):
     """What a prompt shows: the rules that speak, each with the factor of its turn, and the words that are judged."""
 
     rules: list[tuple[Rule, float]]
-    words: frozenset[bytes]
+    words: AbstractSet[bytes]
 
     def sums(self) -> dict[str, float]:
         """The weights of the rules that spoke, by category."""
-        sums: dict[str, float] = defaultdict(float)
-        for rule, factor in self.rules:
-            sums[rule.category] += factor * rule.weight
-        return sums
+        return _sums(self.rules)
 
     def is_agent(self) -> bool:
-        """Whether the rules alone say agent: no other category has as much."""
-        sums = self.sums()
-        sums["general"] += BASE
-        return max(TIE_ORDER, key=lambda name: sums.get(name, 0.0)) == "agent"
+        """Whether the rules alone say agent."""
+        return _is_agent(self.sums())
 
 
 def classify(messages: Sequence[Message], tools: Sequence[Any] | None = None) -> str:
@@ -150,7 +146,20 @@ def classify(messages: Sequence[Message], tools: Sequence[Any] | None = None) ->
 def scored(found: Evidence) -> dict[str, float]:
     """The score of each category that may win: agent alone where the rules' sums say so, else the other four."""
     sums = found.sums()
-    return {"agent": sums["agent"]} if found.is_agent() else word_weights().scores(sums, found.words)
+    return {"agent": sums["agent"]} if _is_agent(sums) else word_weights().scores(sums, found.words)
+
+
+def _sums(rules: Iterable[tuple[Rule, float]]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for rule, factor in rules:
+        sums[rule.category] = sums.get(rule.category, 0.0) + factor * rule.weight
+    return sums
+
+
+def _is_agent(sums: dict[str, float]) -> bool:
+    """Whether agent has more than general with its BASE, and no less than any other."""
+    agent = sums.get("agent", 0.0)
+    return agent > sums.get("general", 0.0) + BASE and agent >= max(sums.values())
 
 
 def explain(messages: Sequence[Message], tools: Sequence[Any] | None = None) -> list[tuple[str, str, float]]:
@@ -173,7 +182,7 @@ def explain(messages: Sequence[Message], tools: Sequence[Any] | None = None) -> 
     return sorted(((*key, weight) for key, weight in said.items()), key=lambda one: (-one[2], *one[:2]))
 
 
-def _telling(words: frozenset[bytes], category: str) -> str:
+def _telling(words: AbstractSet[bytes], category: str) -> str:
     """Which words say most for a category."""
     table = word_weights()
     heavy = sorted(words, key=lambda word: (-table.weight(word, category), word))[:TELLING]
@@ -223,13 +232,11 @@ def evidence(messages: Sequence[Message], tools: Sequence[Any] | None = None) ->
         found = [(rule, 1.0) for rule in _rules_of("\n".join(users[1:-1]), words)]
     if systems and not _sure(found):
         found += [(rule, 1.0) for rule in _rules_of("\n".join(systems), words)]
-    return Evidence(found, frozenset(words))
+    return Evidence(found, words)
 
 
 def _sure(found: list[tuple[Rule, float]]) -> bool:
-    sums: dict[str, float] = defaultdict(float)
-    for rule, factor in found:
-        sums[rule.category] += factor * rule.weight
+    sums = _sums(found)
     return "general" in sums or max(sums.values(), default=0.0) >= SURE
 
 

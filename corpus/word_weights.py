@@ -1,4 +1,4 @@
-"""What single words say of a prompt's category, learned: one table, five numbers a word.
+"""What single words say of a prompt's category, learned: one table, four numbers a word.
 
 Rules (corpus.category_rules) know how people ask; this table knows what they ask about, also in words that no rule
 names. tests/labelled/fit_words.py made it from the develop half of the labelled set. It is data: whole numbers, so that

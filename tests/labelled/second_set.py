@@ -1,6 +1,6 @@
 """Makes second-prompts.jsonl.gz again, byte for byte: prompts like those of prompts.jsonl.gz, from other packages.
 
-    python tests/labelled/second_set.py --packages DIR --out tests/labelled
+    python -m tests.labelled.second_set --packages DIR --out tests/labelled
 
 DIR holds the registry packages of README.md unpacked: a wheel of PyPI into DIR/NAME, a tarball of npm into
 DIR/npm/NAME (so that DIR/npm/NAME/package is there). A package lies in one half as a whole. A prompt that the first
@@ -11,17 +11,13 @@ labelled against their file.
 from __future__ import annotations
 
 import argparse
-import gzip
 import hashlib
-import io
 import json
 from pathlib import Path
 
-from second import code, code_more, general, general_more
-from second.drawing import place, plain
-from second.reading import Row, json_lines
-
-FIRST = Path(__file__).with_name("prompts.jsonl.gz")
+from tests.labelled.second import code, code_more, general, general_more
+from tests.labelled.second.drawing import place, plain
+from tests.labelled.sets import FIRST, SECOND, Row, labelled_rows, write_set
 
 
 def asked(row: Row) -> str:
@@ -36,7 +32,7 @@ def name_of(row: Row) -> str:
 
 def unlike(rows: list[Row]) -> list[Row]:
     """The rows that neither the first set nor a row before them has, those for developing first."""
-    seen = {asked(row) for _, row in json_lines(FIRST)}
+    seen = {asked(row) for row in labelled_rows([FIRST])}
     kept = []
     for row in sorted(rows, key=lambda row: row["half"]):
         marks = {asked(row), place(row)}
@@ -53,12 +49,8 @@ def main() -> None:
     given = parser.parse_args()
     drawn = [row for module in (code, general, code_more, general_more) for row in module.rows(given.packages)]
     found = {name_of(row): row for row in unlike(drawn)}
-    data = io.BytesIO()
-    with gzip.GzipFile(fileobj=data, mode="wb", compresslevel=9, mtime=0) as file:
-        for name, row in sorted(found.items()):
-            line = {"id": name} | row | {"tools": row["tools"] or None}
-            file.write((json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
-    (given.out / "second-prompts.jsonl.gz").write_bytes(data.getvalue())
+    rows = {name: {"id": name} | row | {"tools": row["tools"] or None} for name, row in found.items()}
+    write_set(given.out / SECOND.name, rows)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.labelled.sets import json_lines
+
 from . import mended
 from .drawing import Case, Package, draw_by_package
 from .reading import (
@@ -22,7 +24,6 @@ from .reading import (
     calls_anywhere,
     evaluate,
     function,
-    json_lines,
     known,
     read_json,
     read_yaml,

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
+from tests.labelled.sets import json_lines
+
 from . import mended
 from .drawing import SEED, Case, Package, draw_by_package
 from .reading import (
@@ -21,7 +23,6 @@ from .reading import (
     calls,
     evaluate,
     function,
-    json_lines,
     known,
     read_json,
     read_yaml,

@@ -10,6 +10,8 @@ import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.labelled.sets import json_lines
+
 from . import mended
 from .drawing import Source, Sources, draw_by_source
 from .reading import (
@@ -27,7 +29,6 @@ from .reading import (
     each_line,
     evaluate,
     found,
-    json_lines,
     known,
     lettered,
     read_json,

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.labelled.sets import json_lines
+
 from . import mended
 from .drawing import Source, Sources, draw_by_source
 from .reading import (
@@ -23,7 +25,6 @@ from .reading import (
     each_line,
     evaluate,
     found,
-    json_lines,
     known,
     lettered,
     read_json,

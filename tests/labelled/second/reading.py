@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gzip
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +12,8 @@ from typing import Any
 
 import yaml
 
-Row = dict[str, Any]
+from tests.labelled.sets import Row, json_lines
+
 Numbered = tuple[int, list[Row], list[Row] | None]
 """(row in its file, messages, tools)"""
 Read = Callable[[Path], Iterator[Numbered]]
@@ -162,14 +162,6 @@ Plain.add_multi_constructor("!", lambda loader, suffix, node: None)
 
 def read_yaml(path: Path) -> Any:
     return Plain(path.read_text()).get_single_data()
-
-
-def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
-    data = path.read_bytes()
-    text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
-    for index, line in enumerate(text.split("\n")):
-        if line.strip():
-            yield index, json.loads(line)
 
 
 def lettered(question: str, options: list[str]) -> str:
