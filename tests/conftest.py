@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zlib
@@ -86,6 +87,15 @@ class World:
         self.root = root
         self.workspace = Workspace(root / "ws")
         self.words = Words()
+
+    def with_own_snapshot(self, folder: Path) -> Workspace:
+        """The workspace again, of links, with a copy of the snapshot that a test may change."""
+        for entry in self.workspace.root.iterdir():
+            if not entry.name.startswith(("ledger", "workspace.lock")):
+                (folder / entry.name).symlink_to(entry)
+        made = Workspace(folder)
+        shutil.copy(self.workspace.snapshot, made.snapshot)
+        return made
 
     def jsonl(self, name: str, rows: Iterable[dict[str, Any]]) -> str:
         path = self.root / name

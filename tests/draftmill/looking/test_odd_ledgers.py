@@ -69,11 +69,7 @@ ODD = {
 
 @pytest.fixture(params=ODD)
 def odd(asked: World, tmp_path: Path, request: pytest.FixtureRequest) -> Workspace:
-    for entry in asked.workspace.root.iterdir():
-        if not entry.name.startswith(("ledger", "workspace.lock")):
-            (tmp_path / entry.name).symlink_to(entry)
-    made = Workspace(tmp_path)
-    shutil.copy(asked.workspace.snapshot, made.snapshot)
+    made = asked.with_own_snapshot(tmp_path)
     with duckdb.connect(str(made.snapshot)) as ledger:
         ODD[request.param](ledger)
     return made

@@ -13,7 +13,6 @@ import pytest
 from rich.cells import cell_len
 
 from corpus.ledger.query import query
-from corpus.workspace import Workspace
 from draftmill.app import run_app
 from tests.draftmill.looking.conftest import EVIL, HOSTILE
 
@@ -62,11 +61,7 @@ def test_a_response_is_told_from_its_source_row_to_its_shard_row(asked: World, c
 def test_the_attempt_that_counts_is_that_of_the_view(asked: World, capsys: Any, tmp_path: Path) -> None:
     """A later run may start at attempt 0 again: the last row written counts, as in provenance."""
     response_id = ask(asked, "SELECT min(response_id) FROM provenance WHERE state = 'accepted'").item()
-    for entry in asked.workspace.root.iterdir():
-        if not entry.name.startswith(("ledger", "workspace.lock")):
-            (tmp_path / entry.name).symlink_to(entry)
-    place = Workspace(tmp_path)
-    shutil.copy(asked.workspace.snapshot, place.snapshot)
+    place = asked.with_own_snapshot(tmp_path)
     with duckdb.connect(str(place.snapshot)) as ledger:
         ledger.execute(
             "UPDATE responses SET state = 'rejected', reason = 'empty', attempt = 3 WHERE response_id = ?",
@@ -181,7 +176,6 @@ def test_what_is_not_there_is_one_line(asked: World, capsys: Any, named: str, sa
 
 
 def test_a_file_that_is_gone_is_said_in_place_of_the_text(asked: World, capsys: Any, tmp_path: Any) -> None:
-    import shutil
 
     root = tmp_path / "ws"
     shutil.copytree(asked.workspace.root, root)
