@@ -299,6 +299,7 @@ TOOL_MARKS = (
         r"\btools? allowed\b|\ballowed tools?\b|\btool (?:catalog|inventory)|\bexactly one tool\b",
     ),
     Mark("~offer", "access", (), r"\baccess to:?\s+[-*]?\s*\w+\("),
+    Mark("~offer", "skill", (), r"\buse this skill (?:when|whenever|for|to|if)\b"),
     Mark("~offer", "tools tooling", (), r"(?m)^#+ (?:available )?tool(?:s|ing)\b|tools:\s"),
     Mark(
         "~calls", "calling calls", ("<tool", "<function_calls>"), r"<tools?>|<tool_|<function_c|function call(?:s|ing)"

@@ -4,11 +4,12 @@ The user's first and last turn are judged, with those between where these two sa
 whether tools are offered, and its rules count where the user's turns leave it open. The marks find structure (a code
 fence, an equation) and write it down as words that begin with "~"; category_rules holds every rule: a pattern over
 words, the category that it speaks for, a weight, and why. Where the highest sum is agent's, it is agent; else the
-rules' sums and what single words say (corpus.word_weights) make a score for each of the other four. The highest wins,
+rules' sums and what words say (corpus.word_network) make a score for each of the other four; where these leave two
+categories near each other, a small encoder reads the prompt as a whole (corpus.prompt_encoder). The highest score wins,
 equal ones go by TIE_ORDER. docs/categories.md defines the categories.
 
-Deterministic: tables that come with the version, no download, no clock. Whatever changes an answer raises
-CLASSIFIER_VERSION, which is part of an identity.
+Tables that come with the version, no download, no clock. Whatever changes an answer raises CLASSIFIER_VERSION, which is
+part of an identity.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
@@ -39,10 +40,11 @@ from corpus.category_rules import (
     Rule,
     Words,
 )  # fmt: skip
+from corpus.prompt_encoder import prompt_encoder
 from corpus.records import Message
-from corpus.word_weights import COLUMNS, word_weights
+from corpus.word_network import COLUMNS, Said, word_network
 
-CLASSIFIER_VERSION = 3
+CLASSIFIER_VERSION = 4
 
 BASE = 2.0
 """What general has before any rule speaks: agent must have more to win."""
@@ -53,10 +55,19 @@ TIE_ORDER = ("general", "agent", "code-other", "coding", "math")
 NO_WORDS: frozenset[bytes] = frozenset()
 ITS_WORDS = "its words"
 """How a reason begins that is the words' and no rule's."""
+AS_A_WHOLE = "the prompt, read as a whole"
+"""The reason that is the encoder's."""
+OPEN = 2.5
+"""Rules and words leave it open where the second category's score is not so far below the first one's: then an encoder
+reads the prompt."""
+WHOLE = 2.0
+"""What the encoder's logarithms of shares weigh beside the scores of rules and words."""
 TELLING = 4
 """How many words of a category are named where its score is explained."""
 SPAN = 8
 """How many words before its second word a Pair's first one may stand."""
+TOGETHER = 256
+"""Prompts that are scored at a time."""
 HEAD, TAIL = 1600, 500
 """Characters of a turn that are judged, from its start and its end: requests stand there, pasted text between."""
 
@@ -123,10 +134,16 @@ _VOCABULARY = frozenset(_BY_WORD).union(
 
 
 class Evidence(NamedTuple):
-    """What a prompt shows: the rules that speak, each with the factor of its turn, and the words that are judged."""
+    """What a prompt shows: the rules that speak, each with the factor of its turn, and the words that are judged.
+
+    `request` holds the words of the first user turn, in order, without what stands between fences; `messages` what an
+    encoder reads where they leave it open.
+    """
 
     rules: list[tuple[Rule, float]]
     words: AbstractSet[bytes]
+    request: Sequence[bytes] = ()
+    messages: Sequence[Message] = ()
 
     def sums(self) -> dict[str, float]:
         """The weights of the rules that spoke, by category."""
@@ -139,14 +156,43 @@ class Evidence(NamedTuple):
 
 def classify(messages: Sequence[Message], tools: Sequence[Any] | None = None) -> str:
     """The category of a prompt: messages as corpus.records has them; tools, if any, as a list."""
-    scores = scored(evidence(messages, tools))
-    return max(TIE_ORDER, key=lambda name: scores.get(name, -math.inf))  # the first of equals
+    return _highest(scored(evidence(messages, tools)))
 
 
 def scored(found: Evidence) -> dict[str, float]:
     """The score of each category that may win: agent alone where the rules' sums say so, else the other four."""
-    sums = found.sums()
-    return {"agent": sums["agent"]} if _is_agent(sums) else word_weights().scores(sums, found.words)
+    return _scored([found])[0]
+
+
+def _scored(found: Sequence[Evidence]) -> list[dict[str, float]]:
+    sums = [one.sums() for one in found]
+    at = [place for place, rules in enumerate(sums) if not _is_agent(rules)]
+    scores = word_network().scores([Said(sums[place], found[place].words, found[place].request) for place in at])
+    unsure = [(score, found[place]) for place, score in zip(at, scores, strict=True) if _is_open(score, found[place])]
+    for (score, _), whole in zip(unsure, _as_a_whole([one.messages for _, one in unsure]), strict=True):
+        score.update({name: score[name] + part for name, part in whole.items()})
+    others = dict(zip(at, scores, strict=True))
+    return [others[place] if place in others else {"agent": rules["agent"]} for place, rules in enumerate(sums)]
+
+
+def _is_open(scores: Mapping[str, float], found: Evidence) -> bool:
+    """Whether rules and words leave a prompt open: two categories are near each other, and something is known of it."""
+    first, second = sorted(scores.values(), reverse=True)[:2]
+    if first - second >= OPEN:
+        return False
+    known = found.rules or not found.words.isdisjoint(word_network().places)
+    return bool(known) or not all((one.get("content") or "").isascii() for one in found.messages)
+
+
+def _as_a_whole(prompts: Sequence[Sequence[Message]]) -> list[dict[str, float]]:
+    """What the encoder adds to each prompt's scores; nothing is loaded where there is none."""
+    read = prompt_encoder().scores(prompts) if prompts else []
+    means = [sum(one.values()) / len(one) for one in read]
+    return [{name: WHOLE * (log - mean) for name, log in one.items()} for one, mean in zip(read, means, strict=True)]
+
+
+def _highest(scores: Mapping[str, float]) -> str:
+    return max(TIE_ORDER, key=lambda name: scores.get(name, -math.inf))  # the first of equals
 
 
 def _sums(rules: Iterable[tuple[Rule, float]]) -> dict[str, float]:
@@ -165,28 +211,32 @@ def _is_agent(sums: dict[str, float]) -> bool:
 def explain(messages: Sequence[Message], tools: Sequence[Any] | None = None) -> list[tuple[str, str, float]]:
     """(category, why, part of its score) of every rule that spoke and of the words, the largest first.
 
-    With the table's bias a category's parts add up to its score.
+    Words and the encoder speak against a category too: then their part is below 0. With the network's rest
+    (corpus.word_network.Parts) a category's parts add up to its score.
     """
     found = evidence(messages, tools)
-    sums, scores, table = found.sums(), scored(found), word_weights()
+    sums = found.sums()
     said: dict[tuple[str, str], float] = defaultdict(float)
+    parts = None if _is_agent(sums) else word_network().parts(Said(sums, found.words, found.request))
+    wholes = {"agent": sums["agent"]} if parts is None else parts.rules
     for rule, factor in found.rules:
-        if rule.category in scores:
-            whole = sums[rule.category]
-            score = whole if rule.category == "agent" else table.gain[rule.category] * math.sqrt(whole)
-            said[rule.category, rule.why] += score * factor * rule.weight / whole
-    if "agent" not in scores:
-        for category, score in zip(COLUMNS, table.sums(found.words), strict=True):
-            if score:
-                said[category, _telling(found.words, category)] += score
+        if rule.category in wholes:
+            said[rule.category, rule.why] += wholes[rule.category] * factor * rule.weight / sums[rule.category]
+    if parts:
+        for category, weight in parts.words.items():
+            if weight:
+                said[category, _telling(parts.by_word[category])] += weight
+        scores = {name: parts.rules[name] + parts.words[name] + parts.rest[name] for name in COLUMNS}
+        if _is_open(scores, found):
+            for category, weight in _as_a_whole([messages])[0].items():
+                said[category, AS_A_WHOLE] += weight
     return sorted(((*key, weight) for key, weight in said.items()), key=lambda one: (-one[2], *one[:2]))
 
 
-def _telling(words: AbstractSet[bytes], category: str) -> str:
+def _telling(said: Mapping[bytes, float]) -> str:
     """Which words say most for a category."""
-    table = word_weights()
-    heavy = sorted(words, key=lambda word: (-table.weight(word, category), word))[:TELLING]
-    named = [word.decode() for word in heavy if table.weight(word, category) > 0]
+    heavy = sorted(said, key=lambda word: (-said[word], word))[:TELLING]
+    named = [word.decode() for word in heavy if said[word] > 0]
     return f"{ITS_WORDS}: {', '.join(named)}" if named else f"{ITS_WORDS}, taken together"
 
 
@@ -197,10 +247,11 @@ def classify_rows(messages_json: Sequence[str], tools_json: Sequence[str | None]
         ValueError: the two sequences are not of one length.
     """
     decode = msgspec.json.Decoder().decode
-    return [
-        classify(decode(messages), decode(tools) if tools else None)
+    found = [
+        evidence(decode(messages), decode(tools) if tools else None)
         for messages, tools in zip(messages_json, tools_json, strict=True)
     ]
+    return [_highest(scores) for at in range(0, len(found), TOGETHER) for scores in _scored(found[at : at + TOGETHER])]
 
 
 def evidence(messages: Sequence[Message], tools: Sequence[Any] | None = None) -> Evidence:
@@ -210,6 +261,7 @@ def evidence(messages: Sequence[Message], tools: Sequence[Any] | None = None) ->
     users: list[str] = []
     systems: list[str] = []
     words: set[bytes] = set()
+    request: list[bytes] = []
     for message in messages:
         text = message.get("content") or ""
         if message["role"] == "user":
@@ -225,14 +277,14 @@ def evidence(messages: Sequence[Message], tools: Sequence[Any] | None = None) ->
             if message["role"] == "system":
                 systems.append(text)
                 words |= own
-    found = [(rule, 1.0) for rule in _rules_of(users[0], words)] if users else []
+    found = [(rule, 1.0) for rule in _rules_of(users[0], words, request)] if users else []
     if len(users) > 1:  # its words count where the first turn was a greeting
-        found += [(rule, LAST_TURN) for rule in _rules_of(users[-1], set() if found else words)]
+        found += [(rule, LAST_TURN) for rule in _rules_of(users[-1], set() if found else words, [])]
     if not found and len(users) > 2:
-        found = [(rule, 1.0) for rule in _rules_of("\n".join(users[1:-1]), words)]
+        found = [(rule, 1.0) for rule in _rules_of("\n".join(users[1:-1]), words, [])]
     if systems and not _sure(found):
-        found += [(rule, 1.0) for rule in _rules_of("\n".join(systems), words)]
-    return Evidence(found, words)
+        found += [(rule, 1.0) for rule in _rules_of("\n".join(systems), words, [])]
+    return Evidence(found, words, request, messages)
 
 
 def _sure(found: list[tuple[Rule, float]]) -> bool:
@@ -240,8 +292,8 @@ def _sure(found: list[tuple[Rule, float]]) -> bool:
     return "general" in sums or max(sums.values(), default=0.0) >= SURE
 
 
-def _rules_of(turn: str, words: set[bytes]) -> list[Rule]:
-    """The rules that speak on one user turn, each once; its words are added to `words`."""
+def _rules_of(turn: str, words: set[bytes], request: list[bytes]) -> list[Rule]:
+    """The rules that speak on one user turn, each once; its words are added to `words`, outside fences to `request`."""
     text = _ends(turn)
     lower = text.lower()
     order = _words(lower)
@@ -254,6 +306,7 @@ def _rules_of(turn: str, words: set[bytes]) -> list[Rule]:
         lower = _ends(_FENCE.sub(r" ~code~\1 ", turn)).lower()
         order = _words(lower)
         known = set(_VOCABULARY.intersection(order))
+    request += order
     found += _marks(lower, known, _MATHEMATICAL)
     known.update(found)
     if b"~asked" in known or len(lower) <= (MANY_ASKED if "?" in lower else MANY_SAID):

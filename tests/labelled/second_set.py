@@ -30,27 +30,33 @@ def name_of(row: Row) -> str:
     return f"{row['package']}:{hashlib.sha256(json.dumps(place(row)).encode()).hexdigest()[:10]}"
 
 
-def unlike(rows: list[Row]) -> list[Row]:
-    """The rows that neither the first set nor a row before them has, those for developing first."""
-    seen = {asked(row) for row in labelled_rows([FIRST])}
+def unlike(rows: list[Row], earlier: tuple[Path, ...]) -> dict[str, Row]:
+    """By id, the rows that no earlier set and no row before them has, those for developing first."""
+    seen = {asked(row) for row in labelled_rows(earlier)}
     kept = []
     for row in sorted(rows, key=lambda row: row["half"]):
         marks = {asked(row), place(row)}
         if not marks & seen:
             seen |= marks
             kept.append(row)
-    return kept
+    found = {name_of(row): row for row in kept}
+    return {name: {"id": name} | row | {"tools": row["tools"] or None} for name, row in found.items()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="The second labelled set, from unpacked packages.")
+def folders(about: str) -> tuple[Path, Path]:
+    """The folders of the packages and of the sets, from the command line."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--packages", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    drawn = [row for module in (code, general, code_more, general_more) for row in module.rows(given.packages)]
-    found = {name_of(row): row for row in unlike(drawn)}
-    rows = {name: {"id": name} | row | {"tools": row["tools"] or None} for name, row in found.items()}
-    write_set(given.out / SECOND.name, rows)
+    return given.packages, given.out
+
+
+def main() -> None:
+    packages, out = folders("The second labelled set, from unpacked packages.")
+    drawn = [row for module in (code, general, code_more, general_more) for row in module.rows(packages)]
+    rows = unlike(drawn, (FIRST,))  # its held-out half was measured and given up when the third set came
+    write_set(out / SECOND.name, {name: row | {"half": "develop"} for name, row in rows.items()})
 
 
 if __name__ == "__main__":

@@ -12,8 +12,14 @@ from typing import Any
 Row = dict[str, Any]
 
 HERE = Path(__file__).parent
-FIRST, SECOND = HERE / "prompts.jsonl.gz", HERE / "second-prompts.jsonl.gz"
-SETS = (FIRST, SECOND)
+FIRST, SECOND, THIRD = (
+    HERE / name for name in ("prompts.jsonl.gz", "second-prompts.jsonl.gz", "third-prompts.jsonl.gz")
+)
+SETS = (FIRST, SECOND, THIRD)
+WRITTEN = HERE / "written.jsonl.gz"
+"""Prompts written for the purpose, as README.md says: category and messages."""
+UNLABELLED = HERE / "unlabelled.jsonl.gz"
+"""Prompts that nobody labelled, with a model's opinion: see teach.py."""
 
 
 def labelled_rows(paths: Iterable[Path] = SETS) -> list[Row]:
@@ -32,8 +38,13 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
 
 def write_set(path: Path, found: dict[str, Row]) -> None:
     """Rows by id, in the order of their ids."""
+    write_lines(path, [row for _, row in sorted(found.items())])
+
+
+def write_lines(path: Path, rows: Iterable[Row]) -> None:
+    """Rows as JSON lines, the same bytes whenever they are the same."""
     data = io.BytesIO()
     with gzip.GzipFile(fileobj=data, mode="wb", compresslevel=9, mtime=0) as file:
-        for _, row in sorted(found.items()):
+        for row in rows:
             file.write((json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
     path.write_bytes(data.getvalue())

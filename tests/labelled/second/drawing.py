@@ -120,7 +120,7 @@ def digest(text: str) -> str:
 def draw_by_source(folder: Path, packages: dict[str, Sources], mended: Mended, elsewhere: str) -> list[Row]:
     """At most `limit` rows of each source; no text twice, none of that list of ELSEWHERE."""
     mends, seen, drawn = _mends(mended), set(), []
-    others = set(json.loads(ELSEWHERE.read_text())[elsewhere])
+    others = set(json.loads(ELSEWHERE.read_text())[elsewhere]) if elsewhere else set()
     for name, package in packages.items():
         for source in package.sources:
             file = posixpath.normpath(source.file)
