@@ -171,7 +171,7 @@ class Source(Section):
     limit: Positive | None = None
     """Most rows to read, counted after where."""
     category: Name | CategoryByColumn = "classify"
-    """A category name, {column, map, default}, or classify: by keywords and structure (docs/categories.md)."""
+    """A category name, {column, map, default}, or classify: by what the prompt says (docs/categories.md)."""
     weight: Annotated[float, Field(gt=0)] | None = None
     """Weight among the sources of one category. Default: the rows that the source has."""
     priority: int = 0
