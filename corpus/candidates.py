@@ -149,7 +149,7 @@ class _Selection:
         return pl.concat(frames)
 
     def _labels(self, pool: Pool) -> Iterator[pl.Series]:
-        """The classifier's category of each row, chunk after chunk: what it reads as a whole takes milliseconds a row."""
+        """The classifier's category of each row, chunk after chunk: some of them take milliseconds a row."""
         for chunk in range(len(pool.chunks)):
             self.report(f"categories of {pool.source.name}: part {chunk + 1} of {len(pool.chunks)}")
             yield self.facts.labels(pool, chunk)

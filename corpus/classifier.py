@@ -60,6 +60,8 @@ AS_A_WHOLE = "the prompt, read as a whole"
 OPEN = 2.5
 """Rules and words leave it open where the second category's score is not so far below the first one's: then an encoder
 reads the prompt."""
+LATIN = "\u024f"
+"""The last letter of Latin Extended-B."""
 WHOLE = 2.0
 """What the encoder's logarithms of shares weigh beside the scores of rules and words."""
 TELLING = 4
@@ -176,12 +178,23 @@ def _scored(found: Sequence[Evidence]) -> list[dict[str, float]]:
 
 
 def _is_open(scores: Mapping[str, float], found: Evidence) -> bool:
-    """Whether rules and words leave a prompt open: two categories are near each other, and something is known of it."""
+    """Whether rules and words leave a prompt to the encoder: two categories are near each other, and it can read it.
+
+    It knows English first: where rules have read a prompt in another script, it has nothing to add.
+    """
     first, second = sorted(scores.values(), reverse=True)[:2]
     if first - second >= OPEN:
         return False
-    known = found.rules or not found.words.isdisjoint(word_network().places)
-    return bool(known) or not all((one.get("content") or "").isascii() for one in found.messages)
+    said = "".join(one.get("content") or "" for one in found.messages if one["role"] == "user")
+    if found.rules:
+        return not _in_other_script(said)
+    return not said.isascii() or not found.words.isdisjoint(word_network().places)
+
+
+def _in_other_script(text: str) -> bool:
+    """Whether more than half of a text's letters are none of the Latin script."""
+    letters = [one for one in _ends(text) if one.isalpha()]
+    return sum(one > LATIN for one in letters) > len(letters) / 2
 
 
 def _as_a_whole(prompts: Sequence[Sequence[Message]]) -> list[dict[str, float]]:

@@ -226,7 +226,8 @@ class _Looked:
         if self.result.asked.why:
             for place, category in enumerate(named):
                 said = _why(messages[place], tools[place])
-                self._why[category].update(_kinds([reason for one, reason, _ in said if one == category]))
+                for_it = [reason for one, reason, weight in said if one == category and weight > 0]
+                self._why[category].update(_kinds(for_it))
         if self.result.asked.examples:
             self._show(rows, columns, kept, named)
 

@@ -224,7 +224,7 @@ def test_rows_that_cannot_be_read_are_drops_where_that_is_asked_for(team: World)
 def test_a_dataset_that_was_saved_to_disk_is_imported(team: World) -> None:
     import datasets
 
-    rows = [{"prompt": f"question {i}", "response": "yes"} for i in range(3)]
+    rows = [{"prompt": f"Tell me a tale of the sea, part {i}.", "response": "yes"} for i in range(3)]
     datasets.Dataset.from_list(rows).save_to_disk(str(team.root / "saved"))
     ran = done(team, "import", "saved", "--model", "m")
     assert "general         3" in ran.stdout

@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from corpus.classifier import classify_rows
+from corpus.classifier import ITS_WORDS, classify_rows
 from corpus.classifier_quality import CATEGORIES, adjusted_shares
 from corpus.normalise import Normaliser
 from draftmill.app import run_app
 from draftmill.looking import audit_shares
-from draftmill.looking.audit import MOST_LABELS, OTHERS
+from draftmill.looking.audit import MOST_LABELS, OTHERS, _kinds
 
 HOME = Path(__file__).resolve().parents[3]
 INTENDED = "coding=46,general=26,math=11,agent=9,code-other=7"
@@ -119,11 +119,16 @@ def test_the_skew_of_the_story_is_found(run: Run) -> None:
 
 
 def test_reasons_are_counted_by_rule_and_words_where_they_weigh_most(run: Run, tmp_path: Path) -> None:
-    lines(tmp_path / "a.jsonl", asked("Sharks, whales and dolphins: who is who?", 3) + asked(CODE, 1))
+    lines(tmp_path / "a.jsonl", asked("Sharks, whales and dolphins: who is who?", 3) + asked(CODE, 2))
     found = told(run("a.jsonl", "--explain", "--format", "json"))
     assert found["why"]["general"] == {"its words": 3}
-    assert "its words" not in "".join(found["why"]["coding"])
-    assert found["why"]["coding"]["asks for a program"] == 1
+    assert found["why"]["coding"]["asks for a program"] == found["why"]["coding"]["its words"] == 2
+
+
+def test_words_are_no_reason_where_something_else_weighs_more() -> None:
+    assert _kinds(["a rule", f"{ITS_WORDS}: one, two", "another rule"]) == ["a rule", "another rule"]
+    assert _kinds([f"{ITS_WORDS}: one, two", "a rule"]) == ["a rule", ITS_WORDS]
+    assert _kinds([]) == ["no rule spoke"]
 
 
 def test_what_is_as_intended_or_cannot_be_told_does_not_fail(run: Run, tmp_path: Path) -> None:
