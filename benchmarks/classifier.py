@@ -3,7 +3,8 @@
     python -m benchmarks.classifier [--rounds 9]
 
 Wanted: at most 200 us a row for languages; for categories 70 us of rules and words, and a few milliseconds where the
-encoder reads (docs/categories.md tells what that comes to). Processor time of the best of several rounds over the demo's files, on one core. Confusion is shown of both halves of
+encoder reads (docs/categories.md tells what that comes to). Processor time of the best of several rounds over the
+demo's files, on one core for rules and words, on all for the encoder. Confusion is shown of both halves of
 tests/labelled (its README tells how they were made); `PYTHONPATH=TREE:. python benchmarks/classifier.py` judges with
 the classifier of another commit's TREE. Of the held-out half design effects follow, and how often intervals hold:
 corpora are drawn from a random half of its packages and judged by the matrix of the other half (see
