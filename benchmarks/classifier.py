@@ -8,12 +8,14 @@ demo's files, on one core for rules and words, on all for the encoder. Confusion
 tests/labelled (its README tells how they were made); `PYTHONPATH=TREE:. python benchmarks/classifier.py` judges with
 the classifier of another commit's TREE. Of the held-out half design effects follow, and how often intervals hold:
 corpora are drawn from a random half of its packages and judged by the matrix of the other half (see
-corpus.classifier_quality.DESIGN_EFFECT).
+corpus.classifier_quality.DESIGN_EFFECT). Then what each part does there: how much is right without the encoder, how
+much it reads, and of prompts in other scripts than the Latin one.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from corpus import classifier
 from corpus.classifier import classify, classify_rows
 from corpus.classifier_quality import Stratum, adjusted_shares
 from corpus.formats import parse_row
@@ -130,6 +133,28 @@ def covered(by: Mapping[tuple[str, str], Counts], effect: float) -> list[float]:
     return [float(part) for part in np.mean(hits, axis=0)]
 
 
+def show_parts() -> None:
+    """What is right on the held-out half by rules and words alone, and where the encoder reads."""
+    if not hasattr(classifier, "OPEN"):
+        return  # an older commit's classifier, which had no encoder
+    rows = [row for row in labelled_rows() if row["half"] == "held_out"]
+    found = [classifier.evidence(row["messages"], row["tools"]) for row in rows]
+    limit, classifier.OPEN = classifier.OPEN, 0.0
+    alone = [classifier.scored(one) for one in found]
+    classifier.OPEN = limit
+    read = [len(scores) > 1 and classifier._is_open(scores, one) for scores, one in zip(alone, found, strict=True)]
+    right = [classify(row["messages"], row["tools"]) == row["category"] for row in rows]
+    right_alone = [classifier._highest(scores) == row["category"] for scores, row in zip(alone, rows, strict=True)]
+    other = [
+        classifier._in_other_script("".join(one["content"] or "" for one in row["messages"] if one["role"] == "user"))
+        for row in rows
+    ]
+    print(f"\nrules and words alone, held out: {sum(right_alone) / len(rows):.3f} of {len(rows)}")
+    for what, chosen in (("read by the encoder", read), ("in another script", other)):
+        both = [sum(itertools.compress(answers, chosen)) for answers in (right, right_alone)]
+        print(f"{what}: {sum(chosen)}, right {both[0]}; by rules and words alone {both[1]}")
+
+
 def best_seconds(call: Callable[[], object], rounds: int) -> float:
     seconds = []
     for _ in range(rounds):
@@ -158,6 +183,7 @@ def main() -> None:
     rows = judged()
     for half in dict.fromkeys(row[0] for row in rows):
         show(half, [row[2:] for row in rows if row[0] == half])
+    show_parts()
     show_packages([row[1:] for row in rows if row[0].endswith("held_out")])
     print("\nlanguages: " + ", ".join(f"{code} {count}" for code, count in Counter(languages(texts)).most_common()))
 

@@ -44,7 +44,7 @@ from corpus.prompt_encoder import prompt_encoder
 from corpus.records import Message
 from corpus.word_network import COLUMNS, Said, word_network
 
-CLASSIFIER_VERSION = 4
+CLASSIFIER_VERSION = 5
 
 BASE = 2.0
 """What general has before any rule speaks: agent must have more to win."""
@@ -68,8 +68,8 @@ TELLING = 4
 """How many words of a category are named where its score is explained."""
 SPAN = 8
 """How many words before its second word a Pair's first one may stand."""
-TOGETHER = 256
-"""Prompts that are scored at a time."""
+TOGETHER = 2048
+"""Prompts that are scored at a time: enough that the encoder has work for many cores."""
 HEAD, TAIL = 1600, 500
 """Characters of a turn that are judged, from its start and its end: requests stand there, pasted text between."""
 
@@ -201,7 +201,9 @@ def _as_a_whole(prompts: Sequence[Sequence[Message]]) -> list[dict[str, float]]:
     """What the encoder adds to each prompt's scores; nothing is loaded where there is none."""
     read = prompt_encoder().scores(prompts) if prompts else []
     means = [sum(one.values()) / len(one) for one in read]
-    return [{name: WHOLE * (log - mean) for name, log in one.items()} for one, mean in zip(read, means, strict=True)]
+    return [
+        {name: WHOLE * (score - mean) for name, score in one.items()} for one, mean in zip(read, means, strict=True)
+    ]
 
 
 def _highest(scores: Mapping[str, float]) -> str:

@@ -1,11 +1,12 @@
 """Fits a small language model to the labelled prompts: the encoder that is shipped, and its opinion of unlabelled ones.
 
-    python -m tests.labelled.teach --model DIR --packages DIR --out tests/labelled
+    python -m tests.labelled.teach --model DIR [--packages DIR]
 
 It writes corpus/category_encoder.npz (corpus.prompt_encoder reads it) and unlabelled.jsonl.gz, from which the network
-over words learns too (fit_network.py). DIR of --model holds all-MiniLM-L6-v2 (see fit_network.py), DIR of --packages
-unpacked packages (see unlabelled.py). Nothing held out is read, but to leave out unlabelled prompts that a held-out row
-has. It takes about a quarter of an hour of two cores; another machine's arithmetic gives other last digits.
+over words learns too (fit_network.py): the prompts that this file holds, judged again, or prompts drawn anew from the
+unpacked packages in DIR of --packages (see unlabelled.py). DIR of --model holds all-MiniLM-L6-v2 (see fit_network.py).
+Nothing held out is read, but to leave out unlabelled prompts that a held-out row has. It takes about half an hour
+of two cores; another machine's arithmetic gives other last digits.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,17 +24,19 @@ import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel
 
-from corpus.prompt_encoder import FILE, SYSTEM_TOKENS, TOKENS, read_of
+from corpus.prompt_encoder import FILE, token_ids
 from corpus.word_network import COLUMNS
 from tests.labelled.fit_network import develop_rows, group_of
 from tests.labelled.second.drawing import plain
-from tests.labelled.sets import HERE, UNLABELLED, WRITTEN, Row, labelled_rows, write_lines
+from tests.labelled.sets import HERE, UNLABELLED, WRITTEN, Row, json_lines, labelled_rows, write_lines
 from tests.labelled.unlabelled import unlabelled
 
 OUT = HERE.parents[1] / "corpus" / FILE
 EPOCHS, BATCH, RATE, HEAD_RATE, SMOOTHING = 2, 32, 6e-5, 1e-3, 0.05
+SEEDS = (1, 2, 3)
+"""Of the fits whose weights are averaged: they begin alike and read the prompts in other orders."""
 WRITTEN_WEIGHT = 0.4
 """What a prompt that was written for the purpose weighs beside a package's only one."""
 
@@ -43,20 +46,15 @@ class Teacher(torch.nn.Module):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
         self.encoder = AutoModel.from_pretrained(folder)
         self.head = torch.nn.Linear(self.encoder.config.hidden_size, len(COLUMNS))
         self.dropout = torch.nn.Dropout(0.1)
 
     def tokens(self, row: Row) -> list[int]:
-        """Token ids of a prompt, as corpus.prompt_encoder makes them."""
-        system, text = read_of(row["messages"])
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        if len(ids) > TOKENS:
-            ids = ids[: TOKENS * 2 // 3] + ids[-(TOKENS // 3) :]
-        before = self.tokenizer(system, add_special_tokens=False)["input_ids"][:SYSTEM_TOKENS]
-        end = [self.tokenizer.sep_token_id]
-        return [self.tokenizer.cls_token_id, *before, *(end if before else []), *ids, *end]
+        return token_ids(self.tokenizer, row["messages"])
 
     def forward(self, some: list[list[int]]) -> torch.Tensor:
         """Scores, prompts by COLUMNS."""
@@ -77,10 +75,11 @@ def batches(tokens: list[list[int]], random: Random) -> list[list[int]]:
     return made
 
 
-def taught(folder: Path) -> Teacher:
+def taught(folder: Path, seed: int) -> Teacher:
     """The model, fitted to the labelled prompts for developing and those that were written."""
     torch.manual_seed(0)
-    random, teacher = Random(0), Teacher(folder)
+    random, teacher = Random(seed), Teacher(folder)
+    torch.manual_seed(seed)
     rows = [row for row in develop_rows() if row["category"] in COLUMNS and row["messages"]]
     tokens, labels = (
         [teacher.tokens(row) for row in rows],
@@ -110,8 +109,19 @@ def taught(folder: Path) -> Teacher:
             solver.step()
             rate.step()
             losses.append(float(loss.detach()))
-        print(f"epoch {epoch}: loss {sum(losses) / len(losses):.3f} of {len(rows):,} prompts", flush=True)
+        print(f"seed {seed}, epoch {epoch}: loss {sum(losses) / len(losses):.3f} of {len(rows):,} prompts", flush=True)
     return teacher.eval()
+
+
+def averaged(teachers: Sequence[Teacher]) -> Teacher:
+    """A model with the mean of their weights (a uniform soup, Wortsman et al. 2022)."""
+    states = [teacher.state_dict() for teacher in teachers]
+    mean = {
+        name: torch.stack([state[name] for state in states]).mean(0) if value.is_floating_point() else value
+        for name, value in states[0].items()
+    }
+    teachers[0].load_state_dict(mean)
+    return teachers[0]
 
 
 NAMES = {
@@ -122,7 +132,7 @@ NAMES = {
 """A layer's parts as transformers and as corpus.prompt_encoder name them."""
 
 
-def encoder_arrays(teacher: Teacher, folder: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+def encoder_arrays(teacher: Teacher) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     """What corpus.prompt_encoder reads: matrices as 8-bit whole numbers with a scale a row, the rest as floats."""
     state = {name: value.numpy() for name, value in teacher.state_dict().items()}
     before = "encoder.embeddings"
@@ -147,14 +157,11 @@ def encoder_arrays(teacher: Teacher, folder: Path) -> Iterator[tuple[str, npt.ND
             yield f"{name}.scale", scale
     yield "layers", np.array(layers)
     yield "heads", np.array(teacher.encoder.config.num_attention_heads)
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    yield "tokenizer", np.frombuffer(tokenizer.to_str().encode(), dtype=np.uint8)
+    yield "tokenizer", np.frombuffer(teacher.tokenizer.to_str().encode(), dtype=np.uint8)
 
 
-def write_encoder(teacher: Teacher, folder: Path) -> None:
-    np.savez_compressed(OUT, **dict(encoder_arrays(teacher, folder)))
+def write_encoder(teacher: Teacher) -> None:
+    np.savez_compressed(OUT, **dict(encoder_arrays(teacher)))
     print(f"{OUT}: {OUT.stat().st_size:,} bytes")
 
 
@@ -171,14 +178,23 @@ def opinions(teacher: Teacher, rows: list[Row]) -> Iterator[list[int]]:
         yield [round(share) for share in shares]
 
 
-def judged(teacher: Teacher, packages: Path) -> list[dict[str, Any]]:
-    """Unlabelled prompts with the teacher's opinion; none that the labelled sets hold, nor their held-out packages."""
+def unlabelled_prompts(packages: Path | None) -> list[Row]:
+    """Unlabelled prompts of these packages, or of unlabelled.jsonl.gz; none that the labelled sets or their held-out
+    packages have."""
     labelled = labelled_rows()
     held_out = {row["package"] for row in labelled if row["half"] == "held_out"}
     known = {beginning(one["content"]) for row in labelled for one in row["messages"] if one["role"] == "user"}
-    found = [one._asdict() for one in unlabelled(packages, held_out) if beginning(one.text) not in known]
-    rows = [{"messages": [{"role": "user", "content": row["text"]}]} for row in found]
-    return [row | {"says": says} for row, says in zip(found, opinions(teacher, rows), strict=True)]
+    if packages is None:
+        rows = [row for _, row in json_lines(UNLABELLED) if row["package"] not in held_out]
+    else:
+        rows = [one._asdict() for one in unlabelled(packages, held_out)]
+    return [row for row in rows if beginning(row["text"]) not in known]
+
+
+def judged(teacher: Teacher, rows: list[Row]) -> list[Row]:
+    """Unlabelled prompts with the teacher's opinion."""
+    asked = [{"messages": [{"role": "user", "content": row["text"]}]} for row in rows]
+    return [row | {"says": says} for row, says in zip(rows, opinions(teacher, asked), strict=True)]
 
 
 def beginning(text: str) -> str:
@@ -189,14 +205,13 @@ def main() -> None:
     """Teach, judge and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="the folder of all-MiniLM-L6-v2")
-    parser.add_argument("--packages", type=Path, required=True, help="unpacked packages")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--packages", type=Path, help="unpacked packages; without: the prompts of the file")
     options = parser.parse_args()
-    teacher = taught(options.model)
-    write_encoder(teacher, options.model)
-    rows = judged(teacher, options.packages)
-    write_lines(options.out / UNLABELLED.name, rows)
-    print(f"{len(rows):,} prompts of {len({row['package'] for row in rows}):,} packages")
+    prompts = unlabelled_prompts(options.packages)
+    teacher = averaged([taught(options.model, seed) for seed in SEEDS])
+    write_encoder(teacher)
+    write_lines(UNLABELLED, judged(teacher, prompts))
+    print(f"{len(prompts):,} prompts of {len({row['package'] for row in prompts}):,} packages")
 
 
 if __name__ == "__main__":
