@@ -1,6 +1,7 @@
 """A frame to a person or a program: table, csv, json or parquet.
 
-A table is for eyes (see table); the other formats are exact.
+A table is for eyes (see table); the other formats are exact. Text from data is untrusted: JSON escapes what does not
+print, as its strings can, and in a terminal CSV shows it as a table does.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corpus.outputs import write_output, write_output_text
-from draftmill.table import blob_text, format_table
+from draftmill.table import blob_text, format_table, printable_lines
 
 if TYPE_CHECKING:
     import polars as pl
@@ -34,7 +35,8 @@ def write_rows(rows: pl.DataFrame, form: str, out: Path | None) -> None:
             sys.stdout.buffer.write(data.getbuffer())  # not by polars: a closed pipe is no bug
             sys.stdout.flush()
         return
-    write_text({"table": format_table, "csv": _csv, "json": _json}[form](rows), out)
+    text = {"table": format_table, "csv": _csv, "json": _json}[form](rows)
+    write_text(printable_lines(text) if form == "csv" and out is None and sys.stdout.isatty() else text, out)
 
 
 def write_text(text: str, out: Path | None) -> None:
@@ -74,7 +76,8 @@ def _json(rows: pl.DataFrame) -> str:
 def _plain_json(value: Any) -> str:
     import json
 
-    return json.dumps(_jsonable(value), ensure_ascii=False, allow_nan=False, default=str)
+    text = json.dumps(_jsonable(value), ensure_ascii=False, allow_nan=False, default=str)
+    return text if text.isprintable() else "".join(ch if ch.isprintable() else json.dumps(ch)[1:-1] for ch in text)
 
 
 def _jsonable(value: Any) -> Any:

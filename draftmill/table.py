@@ -22,21 +22,24 @@ PIPED_WIDTH, MOST_WIDTH = 200, 10_000
 MIN_CELL = 12
 MOST_CHARS = 80
 """Of a name or a cell of a page: what is longer is cut, and ends in an ellipsis."""
+CHARS_A_COLUMN = 4
+"""Characters that a cell may hold for each column of its width: marks that stand on others take none."""
 GAP = 2
 
 
 def format_table(rows: pl.DataFrame) -> str:
     """Lines for a person, ending in the number of rows."""
     room = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else _piped_width()
+    columns = list(map(printable, rows.columns))
     body = [[_cell(value) for value in row] for row in rows.iter_rows()]
-    widths = [max((cell_len(line[i]) for line in [rows.columns, *body]), default=0) for i in range(rows.width)]
+    widths = [max((cell_len(line[i]) for line in [columns, *body]), default=0) for i in range(rows.width)]
     least = sum(min(width, MIN_CELL) for width in widths) + GAP * max(rows.width - 1, 0)
     count = f"({rows.height:,} row{'s' if rows.height != 1 else ''})\n"
     if least > room and body:
-        return _records(rows.columns, body, room) + count
+        return _records(columns, body, room) + count
     numeric = [kind.is_numeric() for kind in rows.dtypes]
     fitted = _fit(widths, room - GAP * max(rows.width - 1, 0))
-    lines = [_line(line, fitted, numeric) for line in [rows.columns, *body]]
+    lines = [_line(line, fitted, numeric) for line in [columns, *body]]
     lines.insert(1, (" " * GAP).join("─" * width for width in fitted))
     return "\n".join(lines) + "\n" + count
 
@@ -59,12 +62,13 @@ def _line(cells: list[str], widths: list[int], numeric: list[bool]) -> str:
 
 
 def _records(columns: list[str], body: list[list[str]], room: int) -> str:
-    name_width = max(cell_len(column) for column in columns)
+    name_width = min(max(cell_len(column) for column in columns), max(room // 2, MIN_CELL))
     value_width = max(room - name_width - GAP, MIN_CELL)
     text = ""
     for row in body:
         for column, cell in zip(columns, row, strict=True):
-            text += f"{column}{' ' * (name_width - cell_len(column) + GAP)}{cut(cell, value_width)}".rstrip() + "\n"
+            name = cut(column, name_width)
+            text += f"{name}{' ' * (name_width - cell_len(name) + GAP)}{cut(cell, value_width)}".rstrip() + "\n"
         text += "─" * min(room, 40) + "\n"
     return text
 
@@ -84,10 +88,11 @@ def _fit(widths: list[int], room: int) -> list[int]:
 
 
 def cut(text: str, width: int) -> str:
-    """No wider than `width` columns; what is cut ends in an ellipsis."""
-    if cell_len(text) <= width:
+    """No wider than `width` columns, and no longer than marks may make it; what is cut ends in an ellipsis."""
+    most = CHARS_A_COLUMN * width
+    if cell_len(text) <= width and len(text) <= most:
         return text
-    return set_cell_size(text, width - 1).rstrip() + "…" if width > 0 else ""
+    return set_cell_size(text[:most], width - 1).rstrip() + "…" if width > 0 else ""
 
 
 def printable(text: str) -> str:
@@ -122,7 +127,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, Decimal) and value == value.to_integral_value():
         return str(int(value))
     if isinstance(value, float | Decimal):
-        return f"{value:.4g}" if abs(float(value)) < 1000 else f"{value:.1f}"
+        return f"{value:.4g}" if abs(float(value)) < 1000 else f"{value:.1f}".removesuffix(".0")
     if isinstance(value, bytes):
         return blob_text(value)
     if isinstance(value, datetime) and value.tzinfo is not None:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,36 @@ def test_control_characters_are_shown_and_do_nothing(folder: Path) -> None:
     assert "\\x1b[31mred\\x07\\nnext\\u202eback" in written(frame, "table", folder).read_text()
 
 
+HOSTILE = ("\x1b[2Jred", "\x9b31m", "\u202eback", "\x1b]0;title\x07", "a\x85b", "\U000e0001tag")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("form", ["table", "csv", "json"])
+def test_nothing_of_a_name_or_a_value_steers_a_terminal(
+    form: str, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = pl.DataFrame({text: [text, "two\nlines"], "ids": [[text], []]})
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    write_rows(frame, form, None)
+    shown = capsys.readouterr().out
+    assert all(line.isprintable() for line in shown.split("\n"))
+    assert form != "json" or json.loads(shown) == frame.to_dicts()
+
+
+@pytest.mark.parametrize("narrow", [True, False])
+def test_marks_that_take_no_room_are_cut_too(narrow: bool) -> None:
+    marks = "a" + "\u0301" * 3000
+    columns = {f"column_{i}": ["x" * 30] for i in range(20)} if narrow else {}
+    lines = format_table(pl.DataFrame({"text": [marks], marks: [1]} | columns)).splitlines()
+    assert max(map(len, lines)) < 4 * PIPED_WIDTH
+    assert any("…" in line for line in lines)
+
+
+def test_a_whole_number_has_no_fraction_however_large() -> None:
+    frame = pl.DataFrame({"rate": [9139.0, 110.0, 1234.56, 0.25]})
+    assert [line.strip() for line in format_table(frame).splitlines()[2:-1]] == ["9139", "110", "1234.6", "0.25"]
+
+
 def test_what_json_does_not_have_is_null_and_numbers_stay_numbers(folder: Path) -> None:
     frame = pl.DataFrame({"share": [math.nan, math.inf, 0.5], "sum": pl.Series([1, 2, 3], dtype=pl.Decimal(38, 0))})
     strict = json.loads(written(frame, "json", folder).read_text(), parse_constant=pytest.fail)
@@ -144,5 +175,5 @@ def test_figures_and_times_read_well() -> None:
     when = datetime(2026, 11, 29, 16, 25, 48, 735062, tzinfo=UTC)
     frame = pl.DataFrame({"tokens": [123456.0], "share": [0.26666], "at": [when], "name": ["漢字"]})
     header, _, line, _ = format_table(frame).splitlines()
-    assert line.split() == ["123456.0", "0.2667", "2026-11-29", "16:25:48", "漢字"]
+    assert line.split() == ["123456", "0.2667", "2026-11-29", "16:25:48", "漢字"]
     assert header.index("name") == cell_len(line.partition("漢字")[0])
