@@ -17,8 +17,9 @@ from corpus.ledger.query import views
 from corpus.ledger.writer import migrate
 from corpus.manifest import Manifest
 from corpus.manifest_file import manifest_schema
+from draftmill.answer_lengths import RESPONSE_TOKENS, THOUGHT_TOKENS
 from draftmill.costing import DECODE_SHARE, FORWARD_SHARE, TRAIN_SHARE
-from draftmill.hardware import GPUS
+from draftmill.hardware import ENTERED, GPUS
 
 HERE = Path(__file__).parent
 LARGE = 1e12  # bounds beyond this only guard against overflow
@@ -122,14 +123,16 @@ def hardware_page() -> str:
         "|---|---:|---:|---:|---:|---|---|",
     ]
     for gpu in GPUS:
+        prices = _linked(gpu.price_source, gpu.price_url) if gpu.price_usd else "none compared; give `--price`"
         price = "–" if gpu.price_usd is None else f"{gpu.price_usd[0]:.2f} to {gpu.price_usd[1]:.2f}"
         lines.append(
             f"| `{gpu.name}` | {gpu.memory_bytes / 1e9:.0f} GB | {gpu.bandwidth / 1e12:.2f} TB/s | {gpu.bf16_flops / 1e12:,.0f} TFLOP/s "
-            f"| {price} | {gpu.source} | {gpu.price_source or 'none compared; give `--price`'} |"
+            f"| {price} | {_linked(gpu.source, gpu.source_url)} | {prices} |"
         )
     lines += [
         "",
-        "Prices are on-demand list prices, the lowest and the highest that the source names; `--price USD` takes your own.",
+        "Prices are on-demand list prices, the lowest and the highest that the source names; `--price USD` takes your own. Prices change: open the",
+        "address before you trust them. NVIDIA's addresses are its product pages, where the specifications and the datasheet are.",
         "",
         "## How hours are reckoned",
         "",
@@ -146,13 +149,37 @@ def hardware_page() -> str:
         "them by its own rates. What is read of the sources, downloads and the time of a person are not in it.",
         "",
         "As a check: the corpus of 900,000 prompts that this project began with was reckoned by hand at 13 hours on 7 B200, about 350 USD, for the",
-        "answers. `draftmill plan` gives 2.2 hours there at its own assumption of 500 tokens an answer, in a range from 40 minutes to 19 hours.",
+        "answers. `draftmill plan` gives 7 h there at its own assumptions, in a range from 2.1 h to 43 h.",
         "",
-        "Lengths are measured where the target itself answered here, and at most 5% of a category's answers were cut shorter than the manifest's",
-        "`max_tokens`; what another model wrote, or what was cut, is an assumption with its range. Where neither the target's folder nor the Hub is at",
-        "hand, `--config FILE` names its config.json: parameters are then counted as transformers would build the model.",
+        "## How long answers are",
+        "",
+        "`plan` and `diff` ask one estimator. Lengths are measured where answers here were made under the very recipe (target, template, sampling,",
+        "thinking, `max_tokens`). Else, and marked: `mix.mean_response_tokens`; answers of the target under another recipe, those that were cut counted as",
+        "`max_tokens`; answers of another model, halved to doubled. Answers with thinking and without are counted apart, and weighted by",
+        "`generation.thinking.share`; nothing is longer than `max_tokens`. Where nothing tells, these means are assumed:",
+        "",
+        "| | tokens | range | from |",
+        "|---|---:|---|---|",
+        f"| an answer | {_tokens(RESPONSE_TOKENS)} | a guess at a mixed corpus; no source |",
+        f"| the thought before it | {_tokens(THOUGHT_TOKENS)} | [EvalScope](https://evalscope.readthedocs.io/en/latest/best_practice/think_eval.html), MATH-500, five "
+        "reasoning models (QwQ-32B and its preview, DeepSeek-R1, two distilled of it): means of 1,047 to 2,059 tokens on the easiest level, 1,525 to 2,960 "
+        "(mean 2,235) on the middle one, 3,441 to 5,585 on the hardest |",
+        "",
+        "The thought's figures are of mathematics alone; a chat may think less. Where the ledger has plain answers of the target, the thought is added to",
+        "theirs.",
+        "",
+        "Where neither the target's folder nor the Hub is at hand, `--config FILE` names its config.json: parameters are then counted as transformers would",
+        "build the model.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _linked(source: str, address: str) -> str:
+    return f"[{source}]({address})" if address else f"{source}: a figure of {ENTERED} without a public address"
+
+
+def _tokens(amount: Any) -> str:
+    return f"{amount.value:,.0f} | {amount.low:,.0f} to {amount.high:,.0f}"
 
 
 def _share(amount: Any) -> str:

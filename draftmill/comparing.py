@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from corpus.building import manifest_folder, taken_groups
 from corpus.errors import UserError, first_line
+from corpus.identity import recipe_id
 from corpus.ledger.query import LedgerReader
 from corpus.manifest import Manifest
 from corpus.manifest_file import locked_manifest
 from corpus.sources import FileDigests
 from corpus.workspace import Workspace
+from draftmill.answer_lengths import Asked, expected_lengths, read_told
 from draftmill.builds import Known, find_build
 from draftmill.changes import (
     Recipes,
@@ -62,7 +64,7 @@ def compare(old: str, new: str, workspace: Workspace) -> DiffPlan:
     one, other = (_find(named, workspace) for named in (old, new))
     if isinstance(one, Session) and isinstance(other, Session):
         _share_target(one, other)
-    after, answers = _new(other, workspace)
+    after, answers, recipes = _new(other, workspace)
     before = _old(one, workspace)
     changes = [
         *manifest_changes(before.manifest, after.manifest),
@@ -73,7 +75,8 @@ def compare(old: str, new: str, workspace: Workspace) -> DiffPlan:
     ledger = LedgerReader(workspace)
     rate = measured_rate(ledger, after.manifest.target.model)
     names = (before.name, after.name)
-    return plan_diff(names, before.rows, after.rows, answers, _means(ledger), rate, changes)
+    lengths = expected_lengths(read_told(ledger), _asked(after, answers, recipes))
+    return plan_diff(names, before.rows, after.rows, answers, lengths, rate, changes)
 
 
 def _find(named: str, workspace: Workspace) -> Session | Known:
@@ -106,15 +109,34 @@ def _old(named: Session | Known, workspace: Workspace) -> Side:
     return _planned(named, selection_plan(named), all_recipes(named.manifest, named.target.identity()))
 
 
-def _new(named: Session | Known, workspace: Workspace) -> tuple[Side, pl.DataFrame]:
-    """NEW, and what becomes of the answers that it wants."""
+def _new(named: Session | Known, workspace: Workspace) -> tuple[Side, pl.DataFrame, Recipes]:
+    """NEW, what becomes of the answers that it wants, and the recipes that make them."""
     if isinstance(named, Known):
         side = _built(workspace, named)
         if (workspace.build(named.build_id) / "responses.parquet").exists():
-            return side, _built_answers(workspace, named, side.manifest)
-        return side, _answers(side, _target_of(side.manifest, named, workspace), workspace)
+            return side, _built_answers(workspace, named, side.manifest), side.recipes
+        target = _target_of(side.manifest, named, workspace)
+        recipes = {key: recipe.body for key, recipe in all_recipes(side.manifest, target.identity()).items()}
+        return side, _answers(side, target, workspace), recipes
     side = _planned(named, build_plan(named), all_recipes(named.manifest, named.target.identity()))
-    return side, _answers(side, named.target, workspace)
+    return side, _answers(side, named.target, workspace), side.recipes
+
+
+def _asked(side: Side, answers: pl.DataFrame, recipes: Recipes) -> list[Asked]:
+    """What is to be made, by category and recipe."""
+    import polars as pl
+
+    thinking = {recipe_id(dict(body)) for body in recipes.values() if body["thinking"]}
+    turns = dict(side.rows.group_by("category").agg(pl.col("turns").mean()).iter_rows())
+    to_make = answers.filter(pl.col("state") == "to_make").select("category", "recipe_id", "max_tokens").unique()
+    mix = side.manifest.mix.mean_response_tokens
+    return [
+        Asked(
+            category, recipe in thinking, most, side.manifest.target.model, frozenset([recipe]),
+            mix[category] / (turns.get(category) or 1.0) if category in mix else None,
+        )
+        for category, recipe, most in to_make.sort(pl.all()).iter_rows()
+    ]  # fmt: skip
 
 
 def _answers(side: Side, target: ResolvedTarget, workspace: Workspace) -> pl.DataFrame:
@@ -126,13 +148,18 @@ def planned_answers(session: Session, build: Known) -> pl.DataFrame:
     """Answers that the manifest wants of a build, as `draftmill generate` would plan them now.
 
     Returns:
-        response_id, category and state, as generation.plan.judged_answers has them.
+        response_id, category and state, as generation.plan.judged_answers has them; and thinking.
 
     Raises:
         UserError: the target cannot be found, or the build's files cannot be read.
     """
+    import polars as pl
+
     side = replace(_built(session.workspace, build), manifest=session.manifest)
-    return _answers(side, session.target, session.workspace).select("response_id", "category", "state")
+    recipes = all_recipes(session.manifest, session.target.identity())
+    thinking = [recipe.recipe_id for recipe in recipes.values() if recipe.thinking]
+    answers = _answers(side, session.target, session.workspace)
+    return answers.select("response_id", "category", "state", thinking=pl.col("recipe_id").is_in(thinking))
 
 
 def _target_of(manifest: Manifest, named: Known, workspace: Workspace) -> ResolvedTarget:
@@ -226,17 +253,6 @@ def _built_answers(workspace: Workspace, named: Known, manifest: Manifest) -> pl
 def _in_use(manifest: Manifest, category: str, thinking: bool) -> bool:
     share = manifest.generation.for_category(category).thinking_share or 0.0
     return share > 0 if thinking else share < 1
-
-
-def _means(ledger: LedgerReader) -> pl.DataFrame:
-    """Accepted answers and their tokens, by category and recipe, over all builds; and those of them that were cut."""
-    return ledger.frame(
-        "SELECT b.category, r.recipe_id, count(*) AS answers, sum(r.response_tokens)::BIGINT AS tokens, "
-        "count(*) FILTER (r.finish_reason = 'length') AS cut, "
-        "coalesce(sum(r.response_tokens) FILTER (r.finish_reason = 'length'), 0)::BIGINT AS cut_tokens "
-        "FROM accepted_responses r JOIN (SELECT DISTINCT response_id, category FROM build_responses) b "
-        "USING (response_id) WHERE r.response_tokens IS NOT NULL GROUP BY ALL"  # of an import they may not be known
-    )
 
 
 def measured_rate(ledger: LedgerReader, model: str) -> Rate | None:

@@ -38,12 +38,14 @@ class CategoryNeed:
     """Of one answer's prompt, earlier turns included."""
     response_tokens: Amount
     """Of one answer."""
+    left_tokens: Amount | None = None
+    """Of one answer that is not there yet, where those think more or less often than all do."""
     accepted: int = 0
     """Answers that the build has already, held-out ones too."""
     planned: int | None = None
     """Answers that a plan of the build counted; None before there is one."""
     counted: int = 0
-    """Answers of this ledger that the mean lengths are of; 0: they are assumed."""
+    """Answers under the same recipe that response_tokens are of; 0: they are assumed."""
 
     @property
     def answers(self) -> Amount:
@@ -56,6 +58,11 @@ class CategoryNeed:
     def to_make(self) -> Amount:
         """Answers that are not there yet."""
         return self.answers.less(self.accepted)
+
+    @property
+    def to_write(self) -> Amount:
+        """Their tokens."""
+        return self.to_make * (self.left_tokens or self.response_tokens)
 
 
 @dataclass(frozen=True)
@@ -140,7 +147,7 @@ def plan_stages(
     stages = [Stage("prompts", Amount.exact(prompts, source), prompt_tokens, prompt_tokens * PROMPT_BYTES, None)]
     asked = total(need.to_make for need in needs)
     read = total(need.to_make * need.prompt_tokens for need in needs)
-    written = total(need.to_make * need.response_tokens for need in needs)
+    written = total(need.to_write for need in needs)
     each = measured.response_bytes_per_token or RESPONSE_BYTES
     hours = generation_hours(read, written, target, gpu, engine, measured.generate_tokens_per_s)
     stages.append(Stage("responses", asked, written, (read + written) * each, hours))

@@ -13,22 +13,18 @@ from dataclasses import asdict, dataclass, fields
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from draftmill.answer_lengths import BASES
+from draftmill.quantities import duration
 from generation.plan import LABELS, ROW
 
 if TYPE_CHECKING:
     import polars as pl
 
-BASES = ("none", "measured", "category", "max_tokens")
-"""What expected tokens rest on, best first: nothing to make, means under NEW's recipe, means of the category under
-other recipes, no measurement at all (an upper bound). An answer that was cut counts as long as NEW lets it become, and
-none is longer than that."""
-
-
 MEANING = {
     "category": ("  ~ no answer was accepted under the new recipe: the category's mean under", "    others"),
     "max_tokens": ("  ≤ no answer was accepted there: max_tokens of every answer, an upper bound",),
 }
-MARKS = {"none": "", "measured": "", "category": "~", "max_tokens": "≤"}
+MARKS = {"none": "", "measured": "", "category": "~", "assumed": "?", "max_tokens": "≤"}
 COLUMNS = ("kept", "added", "removed", "reused", "to make", "tokens")
 NAME_WIDTH = 12  # the least
 
@@ -77,6 +73,8 @@ class DiffPlan:
     """What changed between the manifests, in words."""
     imported: tuple[tuple[str, int], ...] = ()
     """Imports that NEW takes answers from, and how many of the reused ones each has."""
+    assumed: tuple[str, ...] = ()
+    """What tokens of the basis `assumed` rest on."""
 
     def sum(self, name: str) -> int:
         """One of DiffRow's numbers over all groups."""
@@ -114,12 +112,15 @@ class DiffPlan:
             lines.append(f"{make:,} answers to generate, {about} {tokens:,} tokens: hours unknown")
             lines.append("  no answer of this target was timed yet")
         else:
-            lines.append(f"{make:,} answers to generate, {about} {tokens:,} tokens: {about} {_duration(hours)}")
+            time = f"{about} {duration(hours)}" if hours >= 1 / 60 else "less than a minute"
+            lines.append(f"{make:,} answers to generate, {about} {tokens:,} tokens: {time}")
             lines.append(f"  at {self.rate.tokens_per_s:,.0f} tokens/s, all engines of run {self.rate.run_id}")
         for name, rows in self.imported:
             told = f"{rows:,} of the reused answers are from the import {name}"
             lines += wrap(told, subsequent_indent="  ", break_on_hyphens=False, width=80)
         lines += [line for basis in BASES if basis in self._bases() for line in MEANING.get(basis, ())]
+        for told in self.assumed if _weakest_of(self._bases()) == "assumed" else ():
+            lines += wrap(f"? assumed: {told}", 80, initial_indent="  ", subsequent_indent="    ")
         if self.sum("rejected"):
             lines.append(f"{self.sum('rejected'):,} answers were rejected, or follow one that was: not asked again")
         if self.moved:
@@ -144,7 +145,7 @@ def plan_diff(
     old: pl.DataFrame,
     new: pl.DataFrame,
     answers: pl.DataFrame,
-    means: pl.DataFrame,
+    lengths: pl.DataFrame,
     rate: Rate | None,
     changes: Iterable[str] = (),
 ) -> DiffPlan:
@@ -154,8 +155,7 @@ def plan_diff(
         names: of OLD and NEW.
         old, new: their rows: ROW and LABELS.
         answers: those that NEW wants, as generation.plan.judged_answers says what becomes of them.
-        means: accepted answers by category and recipe: category, recipe_id, answers, tokens; of them those that were
-            cut (finish_reason length): cut, cut_tokens.
+        lengths: of those that are to make, as answer_lengths.expected_lengths has them.
     """
     import polars as pl
 
@@ -167,7 +167,7 @@ def plan_diff(
             both.group_by(LABELS).agg(kept=pl.len()),
             new.join(old, on=[*ROW, *LABELS], how="anti").group_by(LABELS).agg(added=pl.len()),
             old.join(new, on=[*ROW, *LABELS], how="anti").group_by(LABELS).agg(removed=pl.len()),
-            _costs(answers, means),
+            _costs(answers, lengths),
         ],
         how="diagonal",
     )
@@ -176,7 +176,7 @@ def plan_diff(
     total = (
         counts.with_columns(missing)
         .group_by(LABELS)
-        .agg(pl.col(numbers).cast(pl.Int64).sum(), pl.col("basis").max())
+        .agg(pl.col(numbers).cast(pl.Int64).sum(), _weakest(pl.col("basis")))
         .sort("holdout", "category", "source")
     )
     named = total.with_columns(
@@ -184,7 +184,8 @@ def plan_diff(
     ).drop("basis")
     rows = tuple(DiffRow(**row) for row in named.iter_rows(named=True))
     imports = answers.drop_nulls("imported_from").group_by("imported_from").len().sort("imported_from")
-    return DiffPlan(*names, rows, moved, rate, tuple(changes), tuple(imports.rows()))
+    assumed = lengths.filter(pl.col("basis") >= BASES.index("assumed"))["source"].unique(maintain_order=True)
+    return DiffPlan(*names, rows, moved, rate, tuple(changes), tuple(imports.rows()), tuple(assumed))
 
 
 def _table(rows: Sequence[DiffRow], width: int) -> list[str]:
@@ -216,9 +217,9 @@ def _table(rows: Sequence[DiffRow], width: int) -> list[str]:
 
 def _cells(rows: Sequence[DiffRow]) -> tuple[str, ...]:
     numbers = ("kept", "added", "removed", "reused", "to_generate")
-    basis = max((BASES.index(row.tokens_basis) for row in rows), default=0)
+    mark = MARKS[_weakest_of({row.tokens_basis for row in rows})]
     tokens = _short(sum(row.expected_tokens for row in rows))
-    return (*(f"{sum(getattr(row, name) for row in rows):,}" for name in numbers), MARKS[BASES[basis]] + tokens)
+    return (*(f"{sum(getattr(row, name) for row in rows):,}" for name in numbers), mark + tokens)
 
 
 def _short(number: int) -> str:
@@ -228,11 +229,21 @@ def _short(number: int) -> str:
     return f"{number:,}"
 
 
-def _duration(hours: float) -> str:
-    return f"{hours:,.1f} h" if hours >= 1 else f"{hours * 60:,.0f} min" if hours >= 1 / 60 else "1 min"
+def _weakest_of(bases: set[str]) -> str:
+    """Of several BASES; a bound beside anything else is none of the sum."""
+    used = bases - {"none"}
+    return "assumed" if {"max_tokens"} < used else max(used, key=BASES.index, default="none")
 
 
-def _costs(answers: pl.DataFrame, means: pl.DataFrame) -> pl.DataFrame:
+def _weakest(basis: pl.Expr) -> pl.Expr:
+    """The same of places in BASES."""
+    import polars as pl
+
+    mixed = (basis.max() == BASES.index("max_tokens")) & (basis.filter(basis > 0).min() < basis.max())
+    return pl.when(mixed).then(BASES.index("assumed")).otherwise(basis.max()).alias("basis")
+
+
+def _costs(answers: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:
     """By group: wanted, reused, rejected, to_generate, expected_tokens, basis (a place in BASES)."""
     import polars as pl
 
@@ -243,35 +254,14 @@ def _costs(answers: pl.DataFrame, means: pl.DataFrame) -> pl.DataFrame:
         rejected=pl.col("state").is_in(["rejected", "left_out"]).sum(),
         to_generate=makes.sum(),
     )
-    sums = [pl.col(name).sum() for name in ("answers", "tokens", "cut", "cut_tokens")]
-    own = _means_at_most(means.group_by("category", "recipe_id").agg(sums), groups, ["category", "recipe_id"], "own")
-    others = _means_at_most(means.group_by("category").agg(sums), groups, ["category"], "others")
-    priced = groups.join(own, on=["category", "recipe_id", "max_tokens"], how="left").join(
-        others, on=["category", "max_tokens"], how="left"
+    each = lengths.select("category", "recipe_id", "max_tokens", "each", "basis")
+    nothing = pl.col("to_generate") == 0
+    tokens = pl.when(nothing).then(0.0).otherwise(pl.col("to_generate") * pl.col("each"))
+    return (
+        groups.join(each, on=["category", "recipe_id", "max_tokens"], how="left")
+        .with_columns(
+            basis=pl.when(nothing).then(0).otherwise(pl.col("basis")),
+            expected_tokens=tokens.round().cast(pl.Int64),
+        )
+        .drop("recipe_id", "max_tokens", "each")
     )
-    basis = (
-        pl.when(pl.col("to_generate") == 0)
-        .then(0)
-        .when(pl.col("own").is_not_null())
-        .then(1)
-        .when(pl.col("others").is_not_null())
-        .then(2)
-        .otherwise(3)
-    )
-    each = pl.coalesce("own", "others", pl.col("max_tokens").cast(pl.Float64))
-    return priced.with_columns(basis=basis, expected_tokens=(pl.col("to_generate") * each).round().cast(pl.Int64)).drop(
-        "recipe_id", "max_tokens", "own", "others"
-    )
-
-
-def _means_at_most(sums: pl.DataFrame, groups: pl.DataFrame, keys: list[str], name: str) -> pl.DataFrame:
-    """Mean tokens of an answer where `max_tokens` ends it: keys, max_tokens, and the mean as `name`.
-
-    An answer that was cut tells only that it is longer: it counts as max_tokens. `groups` has keys and max_tokens.
-    """
-    import polars as pl
-
-    wanted = groups.select(*dict.fromkeys([*keys, "max_tokens"])).unique()
-    whole = pl.col("tokens") - pl.col("cut_tokens") + pl.col("cut") * pl.col("max_tokens")
-    mean = pl.min_horizontal(whole / pl.col("answers"), pl.col("max_tokens").cast(pl.Float64))
-    return wanted.join(sums, on=keys).select(*keys, "max_tokens", mean.alias(name))

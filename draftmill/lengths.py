@@ -1,24 +1,26 @@
-"""How long prompts and answers of each category are: as the ledger has them, else a stated assumption.
+"""How long prompts and answers of each category are, as `draftmill plan` reckons with them.
 
-A mean is measured where the target itself wrote the answers, and hardly any was cut shorter than the manifest lets
-them become; answers that were cut tell only that they are longer. What another model wrote is an assumption.
+A mean is measured where the answers were made under the manifest's own recipe. Whatever else the ledger has, and what
+is assumed where it has nothing, is an assumption with its range (answer_lengths).
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from corpus.ledger.query import LedgerReader
 from corpus.manifest import Manifest
-from draftmill.amounts import Amount
+from draftmill.amounts import Amount, total
+from draftmill.answer_lengths import FEW, RESPONSE_TOKENS, Asked, Length, expected_length, read_told
+from generation.plan import make_recipe
+
+__all__ = ["PROMPT_TOKENS", "RESPONSE_TOKENS", "TURNS", "Lengths", "read_lengths"]
 
 TURNS = Amount.of(1.0, 1.0, 2.0, "assumed", "one answer a prompt (nothing built yet)")
 PROMPT_TOKENS = Amount.of(250.0, 100.0, 600.0, "assumed", "250 prompt tokens an answer (100 to 600)")
-RESPONSE_TOKENS = Amount.of(500.0, 250.0, 1200.0, "assumed", "500 response tokens an answer (250 to 1,200)")
-FEW = 30
-"""Answers of a category below which a mean is hardly one: its range is widened by half."""
-FEW_CUT = 0.05
-"""Part of the answers that may be cut shorter than the manifest allows, and their mean still tells."""
 
 
 @dataclass(frozen=True)
@@ -29,88 +31,86 @@ class Lengths:
     """Answers of a prompt."""
     prompt_tokens: Amount
     """Of an answer's prompt."""
-    response_tokens: Amount
-    counted: int
-    """Answers that they are of; 0: response_tokens are assumed."""
+    answers: Mapping[bool, Length]
+    """With thinking and without."""
+    thinking_share: float
+
+    def response_tokens_at(self, thinking_share: float) -> Amount:
+        """Of a mean answer, where so large a part of them thinks."""
+        parts = {True: thinking_share, False: 1.0 - thinking_share}
+        return total(self.answers[thinking].tokens.times(part) for thinking, part in parts.items() if part > 0)
+
+    @property
+    def response_tokens(self) -> Amount:
+        """Of a mean answer."""
+        return self.response_tokens_at(self.thinking_share)
+
+    @property
+    def counted(self) -> int:
+        """Answers under the same recipe that response_tokens are of; 0: all of them are assumed."""
+        in_use = {True: self.thinking_share > 0, False: self.thinking_share < 1}
+        return sum(self.answers[thinking].counted for thinking, used in in_use.items() if used)
 
 
-def assumed(manifest: Manifest, category: str) -> Lengths:
-    """Where nothing is known."""
-    return Lengths(TURNS, PROMPT_TOKENS, _at_most(manifest, category, RESPONSE_TOKENS), 0)
-
-
-def read_lengths(manifest: Manifest, ledger: LedgerReader) -> dict[str, Lengths]:
-    """By category, those that the ledger knows something of."""
-    most = {name: manifest.generation.for_category(name).max_tokens or 0 for name in manifest.mix.shares}
-    answers = ledger.frame(
-        """
-        WITH allowed AS (
-            SELECT unnest($1) AS category, unnest($2) AS most
-        ), told AS (
-            SELECT b.category, c.model = $3 AS own, c.model, r.prompt_tokens, least(r.response_tokens, most) AS short,
-                   r.finish_reason = 'length' AND r.response_tokens < most AS cut, most
-            FROM accepted_responses r
-            JOIN (SELECT DISTINCT response_id, category FROM build_responses) b USING (response_id)
-            JOIN recipes c USING (recipe_id) JOIN allowed USING (category)
-            WHERE r.response_tokens IS NOT NULL
-        ), used AS (  -- the target's own answers, or those of others where it has none
-            SELECT * FROM told QUALIFY own = max(own) OVER (PARTITION BY category)
-        )
-        SELECT category, bool_and(own) AS own, min(model) AS model, count(*) AS n, avg(cut::INTEGER) AS cut,
-               avg(prompt_tokens) AS prompt, stddev_samp(prompt_tokens) AS prompt_sd, avg(short) AS short,
-               avg(CASE WHEN cut THEN most ELSE short END) AS long, stddev_samp(short) AS short_sd
-        FROM used GROUP BY category
-        """,
-        list(most),
-        list(most.values()),
-        manifest.target.model,
-    )
-    prompts = ledger.frame(
-        "SELECT category, count(*) AS n, avg(turns) AS turns, avg(prompt_tokens) AS prompt, "
-        "stddev_samp(prompt_tokens) AS prompt_sd FROM prompts WHERE list_contains(?, category) GROUP BY category",
-        list(most),
-    )
-    found: dict[str, Lengths] = {}
-    for row in prompts.iter_rows(named=True):
-        source = "prompts of this ledger, by category"
-        mean = float(row["turns"] or 1.0)
-        turns = TURNS if row["turns"] is None else Amount.of(mean, mean, mean, "measured", source)
-        prompt = PROMPT_TOKENS if row["prompt"] is None else _mean(row["prompt"], row["prompt_sd"], row["n"], source)
-        found[row["category"]] = Lengths(turns, prompt, _at_most(manifest, row["category"], RESPONSE_TOKENS), 0)
-    for row in answers.iter_rows(named=True):
-        category, source = row["category"], "answers of this ledger, by category"
-        known = found.get(category, assumed(manifest, category))
-        prompt = _mean(row["prompt"], row["prompt_sd"], row["n"], source) if row["prompt"] else known.prompt_tokens
-        own = bool(row["own"])
-        others = None if own else _others(row["short"], row["model"], row["cut"])
-        response = _own(row["short"], row["long"], row["short_sd"], row["n"], row["cut"]) if own else others
-        given = known.response_tokens if response is None else _at_most(manifest, category, response)
-        found[category] = Lengths(known.turns, prompt, given, row["n"] if own else 0)
+def read_lengths(
+    manifest: Manifest, ledger: LedgerReader, target: Mapping[str, Any] | None = None
+) -> dict[str, Lengths]:
+    """By category of the mix. `target`: its identity, where its files are at hand."""
+    model = manifest.target.model
+    told = read_told(ledger)
+    recipes = ledger.rows("SELECT recipe_id, body FROM recipes WHERE model = ?", model)
+    known = {recipe_id: json.loads(body) for recipe_id, body in recipes}
+    prompts = _prompts(ledger, list(manifest.mix.shares), model)
+    found = {}
+    for category in manifest.mix.shares:
+        turns, prompt_tokens = prompts.get(category, (TURNS, PROMPT_TOKENS))
+        own = manifest.generation.for_category(category)
+        brought = manifest.mix.mean_response_tokens.get(category)
+        declared = None if brought is None else brought / turns.value
+        answers = {}
+        for thinking in (False, True):
+            recipe = make_recipe(manifest, dict(target or {"model": model}), category, thinking)
+            body = json.loads(json.dumps(recipe.body))
+            same = frozenset(recipe_id for recipe_id, made in known.items() if _is_of(made, body))
+            asked = Asked(category, thinking, recipe.max_tokens, model, same, declared)
+            answers[thinking] = expected_length(told, asked)
+        found[category] = Lengths(turns, prompt_tokens, answers, own.thinking_share or 0.0)
     return found
 
 
-def _own(short: float, long: float, deviation: float | None, count: int, cut: float) -> Amount:
-    """What the target's own answers say; `short` counts cut ones as they are, `long` as max_tokens."""
-    if cut <= FEW_CUT:
-        return _mean(long, deviation, count, "answers of this ledger, by category")
-    said = f"{cut:.0%} of a category's answers here were cut shorter than max_tokens: from there up to it"
-    return Amount.of((short * long) ** 0.5, short, long, "assumed", said)
+def _is_of(made: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """True if an answer's recipe is this one, as far as this one knows its target."""
+    told = {key: made["target"].get(key) for key in wanted["target"]}
+    return {**made, "target": told} == wanted
 
 
-def _others(short: float, model: str, cut: float) -> Amount | None:
-    """What another model's answers say; nothing where they were cut."""
-    if cut > FEW_CUT:
-        return None
-    return Amount.of(short, short / 2, short * 2, "assumed", f"as long as answers of {model} here, halved to doubled")
+def _prompts(ledger: LedgerReader, categories: list[str], model: str) -> dict[str, tuple[Amount, Amount]]:
+    """Answers of a prompt, and tokens of an answer's prompt, by category."""
+    counted = ledger.rows(
+        "SELECT category, count(*), avg(turns), avg(prompt_tokens), stddev_samp(prompt_tokens) FROM prompts "
+        "WHERE list_contains(?, category) GROUP BY category",
+        categories,
+    )
+    asked = ledger.rows(
+        "SELECT b.category, count(*), avg(r.prompt_tokens), stddev_samp(r.prompt_tokens) FROM accepted_responses r "
+        "JOIN (SELECT DISTINCT response_id, category FROM build_responses) b USING (response_id) "
+        "JOIN recipes c USING (recipe_id) WHERE c.model = ? AND list_contains(?, b.category) "
+        "AND r.prompt_tokens IS NOT NULL GROUP BY b.category",
+        model,
+        categories,
+    )
+    found = {}
+    for category, count, mean, tokens, deviation in counted:
+        turns = TURNS if mean is None else Amount.of(mean, mean, mean, "measured", "prompts of this ledger")
+        found[category] = (turns, PROMPT_TOKENS if tokens is None else _mean(tokens, deviation, count, "prompts"))
+    for category, count, tokens, deviation in asked:
+        turns, _ = found.get(category, (TURNS, PROMPT_TOKENS))
+        found[category] = (turns, _mean(tokens, deviation, count, "answers"))
+    return found
 
 
-def _at_most(manifest: Manifest, category: str, tokens: Amount) -> Amount:
-    """No answer is longer than max_tokens."""
-    most = manifest.generation.for_category(category).max_tokens
-    return tokens.within(0.0, float(most or tokens.high))
-
-
-def _mean(mean: float, deviation: float | None, count: int, source: str) -> Amount:
+def _mean(mean: float, deviation: float | None, count: int, rows: str) -> Amount:
     """A mean with its 95% range over the rows; of a few rows wider."""
     half = 1.96 * (deviation or mean * 0.5) / count**0.5 * (1.5 if count < FEW else 1.0)
-    return Amount.of(float(mean), max(1.0, mean - half), float(mean + half), "measured", source)
+    low = max(1.0, mean - half)
+    return Amount.of(float(mean), low, float(mean + half), "measured", f"{rows} of this ledger")

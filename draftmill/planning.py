@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from corpus import selection
 from corpus.errors import UserError
@@ -21,7 +22,7 @@ from draftmill.builds import Known
 from draftmill.comparing import measured_rate, planned_answers
 from draftmill.costing import Captured, CategoryNeed, EngineFit, Measured, Stage, plan_stages
 from draftmill.hardware import GPUS, Gpu, gpu_named, gpu_of_driver
-from draftmill.lengths import assumed, read_lengths
+from draftmill.lengths import Lengths, read_lengths
 from draftmill.session import Session
 from draftmill.target_facts import MOST_GPUS, engine_on, planned_target
 from draftmill.verifying import build_of
@@ -95,7 +96,7 @@ def plan_costs(
     if build_id is not None:
         rows = _selected(ledger, build_id) or rows
     built = _built(session, build_id, ledger)
-    needs = _needs(manifest, rows, built, ledger)
+    needs = _needs(rows, built, read_lengths(manifest, ledger, _identity(session, ledger)))
     measured = _measured(ledger, manifest.target.model) if here else Measured()
     mean = _mean_tokens(needs)
     notes = [*([target.said] if target.said and target.facts else []), *built.notes]
@@ -141,31 +142,48 @@ def _mean_tokens(needs: Sequence[CategoryNeed]) -> int:
 class Built:
     """What the workspace has of this manifest: answers wanted and accepted, by category, and states."""
 
-    answers: Mapping[str, tuple[int, int]]
+    answers: Mapping[str, Mapping[bool, tuple[int, int]]]
+    """By category, with thinking and without."""
     captured: Captured
     notes: tuple[str, ...]
 
 
 def _needs(
-    manifest: Manifest, rows: Mapping[str, tuple[int, int]], built: Built, ledger: LedgerReader
+    rows: Mapping[str, tuple[int, int]], built: Built, lengths: Mapping[str, Lengths]
 ) -> tuple[CategoryNeed, ...]:
     """What each category of the mix needs. `rows`: prompts and held-out ones."""
-    lengths = read_lengths(manifest, ledger)
     needs = []
     for name in sorted(rows, key=lambda one: (-rows[one][0], one)):
-        known = lengths.get(name) or assumed(manifest, name)
-        response = known.response_tokens
-        brought = manifest.mix.mean_response_tokens.get(name)
-        if brought is not None and not known.counted:
-            mean = brought / known.turns.value
-            response = Amount.of(mean, mean * 0.7, mean * 1.4, "assumed", "mix.mean_response_tokens")
-        planned, accepted = built.answers.get(name, (None, 0))
+        known, kinds = lengths[name], built.answers.get(name, {})
+        planned = {thinking: count for thinking, (count, _) in kinds.items()}
+        left = {thinking: count - there for thinking, (count, there) in kinds.items()}
         needs.append(
             CategoryNeed(
-                name, *rows[name], known.turns, known.prompt_tokens, response, accepted, planned, known.counted
+                name, *rows[name], known.turns, known.prompt_tokens,
+                response_tokens=known.response_tokens_at(_thinking(planned, known)),
+                left_tokens=known.response_tokens_at(_thinking(left, known)),
+                accepted=sum(there for _, there in kinds.values()),
+                planned=sum(planned.values()) if kinds else None,
+                counted=known.counted,
             )
-        )
+        )  # fmt: skip
     return tuple(needs)
+
+
+def _thinking(counts: Mapping[bool, int], known: Lengths) -> float:
+    """The part of some answers that thinks; that of the manifest where there are none."""
+    answers = sum(counts.values())
+    return counts.get(True, 0) / answers if answers else known.thinking_share
+
+
+def _identity(session: Session, ledger: LedgerReader) -> Mapping[str, Any] | None:
+    """The target's identity, where answers here may be its own and its files are at hand."""
+    model = session.manifest.target.model
+    ((made,),) = ledger.rows("SELECT count(*) FROM recipes WHERE model = ?", model)
+    try:
+        return session.target.identity() if made else None
+    except UserError:
+        return None
 
 
 def _built(session: Session, build_id: str | None, ledger: LedgerReader) -> Built:
@@ -176,7 +194,7 @@ def _built(session: Session, build_id: str | None, ledger: LedgerReader) -> Buil
             notes.append("answers of generation.imported are counted as to make until the manifest is built")
         return Built({}, Captured(), tuple(notes))
     answers, captured, why = _there(session, build_id, ledger)
-    there = sum(accepted for _, accepted in answers.values())
+    there = sum(accepted for kinds in answers.values() for _, accepted in kinds.values())
     notes = [f"build {build_id[:8]} has {there:,} accepted answers; what is there is not counted again"]
     notes += [f"as it was planned last: {why}"] if why else []
     ((trained,),) = ledger.rows("SELECT count(*) FROM drafters WHERE build_id = ?", build_id)
@@ -184,8 +202,10 @@ def _built(session: Session, build_id: str | None, ledger: LedgerReader) -> Buil
     return Built(answers, captured, tuple(notes))
 
 
-def _there(session: Session, build_id: str, ledger: LedgerReader) -> tuple[dict[str, tuple[int, int]], Captured, str]:
-    """Answers wanted and accepted by category, states of this capture, and why they are not of this very manifest."""
+def _there(
+    session: Session, build_id: str, ledger: LedgerReader
+) -> tuple[dict[str, dict[bool, tuple[int, int]]], Captured, str]:
+    """Answers wanted and accepted, states of this capture, and why they are not of this very manifest."""
     import polars as pl
 
     try:
@@ -198,15 +218,18 @@ def _there(session: Session, build_id: str, ledger: LedgerReader) -> tuple[dict[
     except UserError as error:
         wanted = ledger.frame(
             "SELECT response_id, b.category, CASE WHEN r.response_id IS NOT NULL AND b.left_out IS NULL "
-            "THEN 'accepted' ELSE 'to_make' END AS state "
-            "FROM build_responses b LEFT JOIN accepted_responses r USING (response_id) WHERE b.build_id = ?",
+            "THEN 'accepted' ELSE 'to_make' END AS state, coalesce(c.thinking, false) AS thinking "
+            "FROM build_responses b LEFT JOIN accepted_responses r USING (response_id) "
+            "LEFT JOIN recipes c ON c.recipe_id = b.recipe_id WHERE b.build_id = ?",
             build_id,
         )
         states = ledger.frame("SELECT response_id, max(tokens) AS tokens FROM hidden_rows GROUP BY ALL")
         why = str(error)
-    counts = wanted.group_by("category").agg(pl.len(), (pl.col("state") == "accepted").sum().alias("accepted"))
+    accepted = (pl.col("state") == "accepted").sum().alias("accepted")
+    answers: dict[str, dict[bool, tuple[int, int]]] = {}
+    for category, thinking, count, there in wanted.group_by("category", "thinking").agg(pl.len(), accepted).iter_rows():
+        answers.setdefault(category, {})[thinking] = (count, there)
     found = wanted.join(states, on="response_id", how="inner")["tokens"]
-    answers = {category: (count, accepted) for category, count, accepted in counts.iter_rows()}
     return answers, Captured(len(found), int(found.sum())), why
 
 

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from corpus.manifest import Manifest
 from corpus.manifest_file import parse_manifest
 from corpus.records import decode_prompt
 from corpus.reuse import ImportedConversation
+from draftmill.answer_lengths import Asked, expected_lengths
 from draftmill.app import run_app
 from draftmill.changes import SourceRead, depth_changes, manifest_changes, recipe_changes, training_changes
 from draftmill.differing import DiffPlan, Rate, plan_diff
@@ -121,6 +123,7 @@ def diff(
     states: list[Ended | None],
     means: pl.DataFrame | None = None,
     imported: dict[str, list[ImportedConversation]] | None = None,
+    told_thinking: bool | None = None,
     **section: Any,
 ) -> tuple[DiffPlan, list[Wanted]]:
     """The diff, and the plain plan of NEW's answers over the same ledger."""
@@ -128,8 +131,28 @@ def diff(
     policies = {category: policy_of(of, category) for category in CATEGORIES}
     wanted = wanted_answers(of, recipes(of), new, imported)
     answers = judged_answers(wanted, done_frame(done), policies)
-    plan = plan_diff(("a", "b"), old, new, answers, pl.DataFrame(schema=MEANS) if means is None else means, None)
+    asked = [
+        Asked(category, thinking, recipe.max_tokens, "m", frozenset([recipe.recipe_id]))
+        for (category, thinking), recipe in recipes(of).items()
+    ]
+    told = as_told(pl.DataFrame(schema=MEANS) if means is None else means, told_thinking)
+    plan = plan_diff(("a", "b"), old, new, answers, expected_lengths(told, asked), None)
     return plan, plain_plan(of, TARGET, new, done, imported=imported)
+
+
+def as_told(means: pl.DataFrame, thinking: bool | None = None) -> pl.DataFrame:
+    """Answers as the ledger counts them by their length: of each row the cut ones, and the others."""
+    rows = [
+        (category, recipe_id, "m", thinking, tokens / answers, cut, answers)
+        for category, recipe_id, all_, sum_, cut_, cut_sum in means.iter_rows()
+        for cut, answers, tokens in ((True, cut_, cut_sum), (False, all_ - cut_, sum_ - cut_sum))
+        if answers
+    ]
+    schema = {
+        "category": pl.String, "recipe_id": pl.String, "model": pl.String, "thinking": pl.Boolean,
+        "tokens": pl.Float64, "cut": pl.Boolean, "answers": pl.Int64,
+    }  # fmt: skip
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def counted(plain: list[Wanted]) -> dict[tuple[Any, ...], tuple[int, int, int, int]]:
@@ -270,6 +293,9 @@ def test_a_bound_is_said_only_where_all_of_it_is_one() -> None:
     means = pl.DataFrame([("math", "other", 1, 30, 0, 0)], schema=MEANS, orient="row")
     measured, _ = diff(new, new, [None], means)
     assert "2 answers to generate, about 130 tokens" in "\n".join(measured.lines())
+    (all_,) = (line for line in measured.lines() if line.startswith("all "))
+    assert all_.endswith(" ?130")
+    assert any(line.startswith("  ? assumed: 500 response tokens an answer") for line in measured.lines())
     assert "no answer was accepted under the new recipe" in "\n".join(measured.lines())
 
 
@@ -277,6 +303,25 @@ def test_hours_come_from_the_measured_rate() -> None:
     plan = DiffPlan("a", "b", (), 0, Rate("run", 100.0))
     assert plan.hours(720_000) == 2.0
     assert DiffPlan("a", "b", (), 0, None).hours(5) is None
+
+
+def test_below_a_minute_hours_are_said_as_that() -> None:
+    new = prompts([(0, 0, "coding", False)])
+    plan, _ = diff(new, new, [None])
+    for tokens_per_s, said in ((1e6, "less than a minute"), (1.0, "at most 2 min"), (0.005, "at most 5.56 h")):
+        shown = replace(plan, rate=Rate("run", tokens_per_s)).lines()
+        assert any(line.endswith(f"100 tokens: {said}") for line in shown), shown
+
+
+def test_a_bound_beside_a_mean_is_no_bound() -> None:
+    """Of one source some think, whose tokens are bounded by max_tokens alone, and some do not."""
+    new = prompts([(number, 0, "math", False) for number in range(0, 30, 2)])
+    plain = pl.DataFrame([("math", "other", 10, 300, 0, 0)], schema=MEANS, orient="row")
+    plan, _ = diff(new, new, [None], plain, told_thinking=False)
+    assert {row.tokens_basis for row in plan.rows} == {"assumed"}
+    said = "\n".join(plan.lines())
+    assert "about" in said
+    assert "? assumed: answers of this target here without thinking; 2,200 tokens of" in said
 
 
 @given(builds, builds)

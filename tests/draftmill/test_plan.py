@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from corpus.ledger.query import LedgerReader, query
 from corpus.manifest import Training
 from corpus.manifest_file import load_manifest
 from corpus.workspace import Workspace
-from draftmill.amounts import Amount
+from draftmill.amounts import Amount, total
+from draftmill.answer_lengths import THOUGHT_TOKENS, Asked, expected_length
 from draftmill.app import run_app
-from draftmill.cost_lines import cost_lines, duration, number, sized
+from draftmill.cost_lines import _ranged, cost_lines, duration, number, sized
 from draftmill.costing import Captured, CategoryNeed, EngineFit, Measured, Stage, TargetFacts, plan_stages
 from draftmill.hardware import GPUS, gpu_named, gpu_of_driver
 from draftmill.lengths import PROMPT_TOKENS, RESPONSE_TOKENS, TURNS, read_lengths
@@ -210,7 +213,7 @@ def test_sizes_are_decimal() -> None:
 
 
 def test_times_are_those_of_a_person() -> None:
-    assert [duration(h) for h in (0, 0.0001, 0.5, 13, 63.8)] == ["0", "0 s", "30 min", "13 h", "63.8 h"]
+    assert [duration(h) for h in (0, 0.0001, 0.5, 13, 63.8)] == ["0", "<1 min", "30 min", "13 h", "63.8 h"]
 
 
 def test_a_config_alone_is_enough_and_odd_ones_are_one_line(
@@ -272,3 +275,138 @@ def test_answers_of_others_and_cut_ones_are_no_measurement(world: World) -> None
     other = world.manifest(target=target | {"model": "org/another"}, generation={"max_tokens": 6, "reject": []})
     for known in read_lengths(other, LedgerReader(world.workspace)).values():
         assert (known.response_tokens.sure, known.counted) == ("assumed", 0)
+
+
+def told(*rows: tuple[bool | None, str, str, int, bool, int]) -> pl.DataFrame:
+    """Answers of coding as the ledger counts them: thinking, recipe, model, tokens, cut, how many."""
+    schema = ["category", "thinking", "recipe_id", "model", "tokens", "cut", "answers"]
+    return pl.DataFrame([("coding", *row) for row in rows], schema=schema, orient="row")
+
+
+def asked(thinking: bool = False, most: int = 4096, recipe: str = "own") -> Asked:
+    return Asked("coding", thinking, most, "m", frozenset([recipe]))
+
+
+def test_answers_with_thinking_and_without_are_counted_apart() -> None:
+    both = told((False, "plain", "m", 10, False, 40), (True, "thinks", "m", 900, False, 40))
+    for thinking, recipe, mean in ((False, "plain", 10), (True, "thinks", 900)):
+        length = expected_length(both, asked(thinking, recipe=recipe))
+        assert length.tokens.value == pytest.approx(mean)
+        assert (length.basis, length.counted) == ("measured", 40)
+        other = expected_length(both, asked(thinking))
+        assert other.tokens.value == pytest.approx(mean)
+        assert (other.basis, other.counted) == ("category", 0)
+        assert other.tokens.sure == "assumed"
+        assert "under another recipe" in other.tokens.sources[0][1]
+
+
+def test_a_thought_is_assumed_beside_plain_answers_and_cut_by_max_tokens() -> None:
+    plain = told((False, "plain", "m", 10, False, 40))
+    length = expected_length(plain, asked(True))
+    assert length.tokens.value == pytest.approx(10 + THOUGHT_TOKENS.value)
+    assert (length.basis, length.tokens.sure, length.tokens.high) == ("assumed", "assumed", 4096)
+    short = expected_length(plain, asked(True, 150))
+    assert (short.tokens.low, short.tokens.value, short.basis) == (150, 150, "max_tokens")
+    nothing = expected_length(plain.clear(), asked(True, 9000))
+    assert nothing.tokens.value == RESPONSE_TOKENS.value + THOUGHT_TOKENS.value
+    assert nothing.tokens.high == RESPONSE_TOKENS.high + THOUGHT_TOKENS.high
+
+
+def test_the_missions_thinking_half_is_in_its_lengths(tmp_path: Path) -> None:
+    costs = plan_costs(Session(mission(tmp_path), Workspace(tmp_path / "ws")), "b200", 7, None)
+    tokens = {need.name: need.response_tokens for need in costs.needs}
+    assert tokens["coding"].value == (RESPONSE_TOKENS.value * 2 + THOUGHT_TOKENS.value) / 2
+    assert tokens["coding"].high == (RESPONSE_TOKENS.high + 4096) / 2
+    assert tokens["agent"].value == (RESPONSE_TOKENS.value + 2048) / 2
+    assert all({THOUGHT_TOKENS.sources[0], RESPONSE_TOKENS.sources[0]} <= set(one.sources) for one in tokens.values())
+    (answers,) = (line for line in cost_lines(costs) if line.startswith("responses") and " h (" in line)
+    value, low, high = re.findall(r"([\d.,]+ h)\b", answers)
+    page = (ROOT / "docs" / "hardware.md").read_text().replace("\n", " ")
+    assert f"gives {value} there at its own assumptions, in a range from {low} to {high}" in page
+    shown = " ".join(line.strip() for line in cost_lines(costs))
+    assert f"resp. tok.: assumed, {RESPONSE_TOKENS.sources[0][1]}; {THOUGHT_TOKENS.sources[0][1]}" in shown
+
+
+def test_lengths_are_measured_under_the_same_recipe_alone(world: World) -> None:
+    target = {"model": "org/double", "max_model_len": 512, "dtype": "float32"}
+    world.tell(world.manifest(target=target, generation={"max_tokens": 6, "reject": []}))
+    thinking = world.manifest(target=target, generation={"max_tokens": 6, "reject": [], "thinking": {"share": 1}})
+    for known in read_lengths(thinking, LedgerReader(world.workspace)).values():
+        assert (known.response_tokens.sure, known.counted) == ("assumed", 0)
+    colder = {"share": 0, "off": {"temperature": 0.1}}
+    sampled = world.manifest(target=target, generation={"max_tokens": 6, "reject": [], "thinking": colder})
+    for known in read_lengths(sampled, LedgerReader(world.workspace)).values():
+        ((sure, said),) = known.response_tokens.sources
+        assert (sure, "under another recipe" in said, known.counted) == ("assumed", True, 0)
+
+
+def test_what_is_left_is_written_at_its_own_length() -> None:
+    """Where the plain half is there and the thinking half is not, each answer to make is a long one."""
+    mean, long = Amount.exact(100.0), Amount.exact(190.0)
+    half = stages_of(need(planned=1000, accepted=500, response_tokens=mean, left_tokens=long))
+    assert half["responses"].tokens.value == 500 * 190
+    assert half["drafter"].tokens.value == pytest.approx(1000 * 1000 / 1020 * 350 * TRAINING.epochs)
+
+
+@pytest.mark.parametrize(
+    "generation",
+    [
+        {"max_tokens": 64, "thinking": {"share": 1}},
+        {"max_tokens": 300, "thinking": {"share": 0.5}},
+        {"max_tokens": 300, "thinking": {"share": 0}},
+        {"max_tokens": 9000, "thinking": {"share": 1}},
+    ],
+)
+def test_plan_and_diff_reckon_the_same(
+    world: World, capsys: pytest.CaptureFixture[str], generation: dict[str, Any]
+) -> None:
+    world.tiny_model()
+    target = {"model": "model", "max_model_len": 512, "dtype": "float32"}
+    cut = {"max_tokens": 6, "reject": []}
+    session = Session(world.write(target=target, generation=cut), world.workspace)
+    world.target = lambda: session.target
+    world.tell(session.manifest)
+    longer = target | {"max_model_len": 16_384}
+    new = world.write("new.yaml", target=longer, generation={"reject": [], **generation})
+    workspace = ["-w", str(world.workspace.root)]
+    assert run_app(["plan", str(new), "--json", *workspace]) == 0
+    planned = next(one for one in json.loads(capsys.readouterr().out)["stages"] if one["name"] == "responses")
+    assert run_app(["diff", str(world.root / "mix.yaml"), str(new), "--format", "json", *workspace]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert sum(row["to_generate"] for row in rows) == planned["rows"]["value"] == 22
+    assert sum(row["expected_tokens"] for row in rows) == pytest.approx(planned["tokens"]["value"], abs=len(rows))
+    assert not any(row["tokens_basis"] == "measured" for row in rows)
+
+
+def test_every_source_line_names_the_column_that_it_is_for(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    target = {"model": "org/double", "max_model_len": 512, "dtype": "float32"}
+    world.tell(world.manifest(target=target, generation={"max_tokens": 6, "reject": []}))
+    path = world.write(target=target, generation={"max_tokens": 400, "reject": []})
+    assert run_app(["plan", str(path), "-w", str(world.workspace.root)]) == 0
+    shown = capsys.readouterr().out
+    legend, sources = shown.split("where each number comes from, by column\n")
+    assert "unmarked: exact or measured; ~ arithmetic" in legend.splitlines()[-1]
+    told_of = [line.split(":")[0].strip() for line in sources.splitlines() if line[2] != " " and ": " in line]
+    assert told_of[:5] == ["prompts, held out", "answers", "prompt tok.", "resp. tok.", "rows, tokens"]
+    assert {"disk of prompts", "disk of responses"} <= set(told_of)
+    assert any("-hours" in what for what in told_of)
+    assert sources.count("cut") == 1
+    assert not any(said in shown for said in ("?0 ", "~0 ", "0–<", "0 s"))
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_nothing_is_marked_on_nothing(world: World) -> None:
+    none = total([Amount.of(0.0, 0.0, 0.0, "assumed", "a guess")])
+    little = Amount.of(0.001, 0.0, 0.002, "assumed", "a guess")
+    assert [_ranged(none, text) for text in (number, sized, duration)] == ["0", "0", "0"]
+    assert _ranged(little, number) == "?<0.01"
+    assert _ranged(little, duration) == "?<1 min"
+    assert _ranged(Amount.of(5.0, 2.0, 9.0, "assumed", "a guess"), number) == "?5 (2–9)"
+
+
+def test_prices_can_be_looked_up() -> None:
+    for gpu in GPUS:
+        assert bool(gpu.price_usd) == bool(gpu.price_source) == gpu.price_url.startswith("https://")
+    page = (ROOT / "docs" / "hardware.md").read_text()
+    assert all(f"[{gpu.price_source}]({gpu.price_url})" in page for gpu in GPUS if gpu.price_usd)
+    assert page.count("without a public address") == sum(not gpu.source_url for gpu in GPUS)
