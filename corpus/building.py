@@ -23,6 +23,7 @@ from corpus.candidates import Candidates, TokenRule, ordered_candidates
 from corpus.canonical import canonical_json
 from corpus.errors import UserError
 from corpus.evalsets import resolve_eval_sets
+from corpus.hub import pinned_revision
 from corpus.ledger import ingest
 from corpus.ledger.writer import LedgerWriter
 from corpus.manifest import Manifest
@@ -379,7 +380,7 @@ def _lock_text(plan: BuildPlan) -> str:
     manifest = plan.manifest.model_dump(mode="json")
     for source in manifest["sources"]:
         if source["dataset"] is not None:
-            source["revision"] = plan.revisions[source["name"]]
+            source["revision"] = pinned_revision(source["revision"], plan.revisions[source["name"]])
     sources = [one | {"revision": plan.revisions[one["source"]]} for one in _build_body(plan)["sources"]]
     body = {
         "build_id": plan.build_id,

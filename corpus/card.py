@@ -99,7 +99,7 @@ def card_text(build: Published, composition: pl.DataFrame, sources: pl.DataFrame
         _loading(build),
         "## Lock",
         "`manifest.lock.yaml` holds the manifest with every default filled in, and how much was read of each source. "
-        "With the revisions above, it selects the same rows again.",
+        "What it reads from the Hub is named by its commit: with the same local files it selects the same rows again.",
     ]
     return f"---\n{_metadata(build, sources)}\n---\n\n" + "\n\n".join(parts) + "\n"
 

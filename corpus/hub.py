@@ -24,7 +24,8 @@ from corpus.manifest import Source
 from corpus.pieces import SUFFIXES, SourceFile, called, file_kind
 
 HF = "hf://"
-CONVERTED = "refs/convert/"  # the Hub's own parquet copy of a dataset
+CONVERTED = "refs/convert/"
+"""The Hub's own parquet copy of a dataset; refs/convert/parquet@COMMIT is one commit of it."""
 _PATH = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^/]+))?(?:/(.*))?", re.DOTALL)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -67,6 +68,17 @@ def hub_file(source: Source, listing: Listing, name: str) -> SourceFile:
     return SourceFile(name, partial(_open, path), (httpx.HTTPError,), explain)
 
 
+def without_revision(path: str) -> str:
+    """An hf:// path without the revision that it names."""
+    match = _PATH.fullmatch(path)
+    return path if match is None or match[2] is None else path.replace(f"@{match[2]}", "", 1)
+
+
+def pinned_revision(revision: str, commit: str) -> str:
+    """A dataset's revision with the commit that it was read at: what lies at the Hub's own copy is laid out by name."""
+    return f"{revision.partition('@')[0]}@{commit}" if revision.startswith(CONVERTED) else commit
+
+
 def _open(path: str) -> IO[bytes]:
     from huggingface_hub import HfFileSystem
 
@@ -94,7 +106,8 @@ def _find(source: Source, repository: str, revision: str, pattern: str | None) -
 
     at = f"{called(source.name)}: {f'dataset {source.dataset}' if source.dataset else f'path {source.path}'}"
     try:
-        info = HfApi().dataset_info(repository, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+        at_commit = revision.partition("@")[2] if revision.startswith(CONVERTED) else ""
+        info = HfApi().dataset_info(repository, revision=at_commit or revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
         commit, there = str(info.sha), sorted(one.rfilename for one in info.siblings or ())
         rows = None
         if pattern is not None:

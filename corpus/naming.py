@@ -6,6 +6,7 @@ so does what a manifest says relative to itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,9 +20,16 @@ def published_model(model: str, base: Path) -> str:
     if model.startswith(PREFIX):
         return model
     path = Path(model).expanduser()
-    if is_gguf_target(model) or _is_elsewhere(model) or len(path.parts) > KEPT_PARTS or (base / path).is_dir():
+    if not is_on_hub(model, base):
         return path.name if path.name not in ("", "..") else (base / path).resolve().name
     return model
+
+
+def is_on_hub(model: str, base: Path) -> bool:
+    """Whether a model's name means the Hub, not a folder or file of this machine."""
+    path = Path(model).expanduser()
+    here = is_gguf_target(model) or _is_elsewhere(model) or len(path.parts) > KEPT_PARTS or (base / path).is_dir()
+    return not here
 
 
 def published_path(text: str) -> str:
@@ -35,6 +43,18 @@ def published_lock(lock: dict[str, Any], base: Path) -> dict[str, Any]:
     target = lock["manifest"]["target"]
     told["manifest"]["target"] = told["manifest"]["target"] | {"model": published_model(target["model"], base)}
     return told
+
+
+def changed_keys(before: Any, after: Any, at: str = "") -> Iterator[str]:
+    """Where two values of one shape differ: `target.model`, `sources[0].path`, …"""
+    if isinstance(before, dict):
+        for key in before:
+            yield from changed_keys(before[key], after[key], f"{at}.{key}" if at else key)
+    elif isinstance(before, list):
+        for number, (one, other) in enumerate(zip(before, after, strict=True)):
+            yield from changed_keys(one, other, f"{at}[{number}]")
+    elif before != after:
+        yield at
 
 
 def _told(value: Any) -> Any:

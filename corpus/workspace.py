@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,6 +54,20 @@ class Workspace:
     def snapshot(self) -> Path:
         """What every reader opens."""
         return self.root / SNAPSHOT
+
+    def published(self) -> Path:
+        """The snapshot.
+
+        Raises:
+            UserError: none is published yet.
+        """
+        if not self.snapshot.exists():
+            raise UserError(
+                f"{self.root.absolute()}: holds no published ledger. It is the workspace that -w or "
+                "DRAFTMILL_WORKSPACE chooses, else ./workspace, wherever the manifest lies. Choose the one that was "
+                f"built in, or run `draftmill build MANIFEST -w {shlex.quote(str(self.root))}` first."
+            )
+        return self.snapshot
 
     def pool(self, pool_id: str) -> Path:
         """Folder of one source's normalised rows."""

@@ -22,6 +22,7 @@ from corpus.columns import table
 from corpus.errors import UserError
 from corpus.gguf import is_gguf_target
 from corpus.ledger.query import query
+from corpus.locked import pinned_lock
 from corpus.naming import published_lock, published_model, published_path
 from corpus.workspace import Workspace
 from draftmill.published import write_prompts, write_responses
@@ -182,7 +183,8 @@ def write_tree(plan: PushPlan, workspace: Workspace, folder: Path) -> None:
         query(workspace, f"FROM {view} WHERE build_id = '{build_id}'") for view in ("composition", "funnel")
     )
     write_text(folder / "README.md", card_text(published, composition, sources, funnel))
-    lock = published_lock(json.loads((workspace.build(build_id) / LOCK).read_text()), plan.base)
+    lock = json.loads((workspace.build(build_id) / LOCK).read_text())
+    lock = published_lock(pinned_lock(lock, (published.model, published.model_revision), plan.base), plan.base)
     write_text(folder / LOCK, json.dumps(lock, indent=1, sort_keys=True) + "\n")
 
 

@@ -50,6 +50,11 @@ def query(workspace: Workspace, sql: str, limits: Limits | None = None) -> pl.Da
                 table = _shown(relation, beyond).to_arrow_table()
             return pl.DataFrame(table.rename_columns(_distinct(table.column_names)))
         except (duckdb.Error, RuntimeError) as error:
+            if isinstance(error, duckdb.PermissionException):
+                raise UserError(
+                    f"sql: only files of the workspace can be read ({_short(error)}). For others open the file that "
+                    "`draftmill ledger path` names in your own DuckDB client."
+                ) from error
             if workspace.snapshot.name in str(error) or "Corrupt database file" in str(error):
                 raise _unreadable(workspace, error) from error
             older = _older(workspace, connection, error)
@@ -105,6 +110,15 @@ def readable_statement(sql: str) -> str:
     return str(statements[0].query)
 
 
+def is_explain(sql: str) -> bool:
+    """Whether a statement that only reads is answered with a plan: a drawing of several lines.
+
+    Raises:
+        UserError: it does more than read.
+    """
+    return readable_statement(sql).startswith("EXPLAIN")
+
+
 def connect(workspace: Workspace, asked: str | None = None, limits: Limits | None = None) -> duckdb.DuckDBPyConnection:
     """A locked read-only connection to the snapshot, with the text views.
 
@@ -118,14 +132,9 @@ def connect(workspace: Workspace, asked: str | None = None, limits: Limits | Non
     """
     import duckdb
 
-    if not workspace.snapshot.exists():
-        raise UserError(
-            f"{workspace.root.absolute()}: holds no published ledger. It is the workspace that -w or "
-            "DRAFTMILL_WORKSPACE chooses, else ./workspace, wherever the manifest lies. Choose the one that was built "
-            f"in, or run `draftmill build MANIFEST -w {shlex.quote(str(workspace.root))}` first."
-        )
+    snapshot = workspace.published()
     try:
-        connection = duckdb.connect(str(workspace.snapshot.absolute()), read_only=True)
+        connection = duckdb.connect(str(snapshot.absolute()), read_only=True)
         refuse_newer(connection, str(workspace.snapshot))
         _lock(connection, workspace, limits)
     except (duckdb.Error, UnicodeError) as error:

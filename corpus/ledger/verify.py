@@ -46,8 +46,7 @@ def verify(
     Raises:
         UserError: nothing is published here, the snapshot cannot be read, or it has no such build.
     """
-    if not workspace.snapshot.exists():
-        raise UserError(f"{workspace.root}: holds no published ledger to verify. Run `draftmill build` there first.")
+    workspace.published()
     ledger = LedgerReader(workspace)
     builds, scope = known_builds(ledger, build_id), Scope(build_id)
     if build_id is not None and not builds:

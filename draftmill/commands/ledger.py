@@ -14,19 +14,15 @@ if TYPE_CHECKING:
 app = typer.Typer(help="The ledger itself.", no_args_is_help=True, rich_markup_mode=None)
 
 
-@app.command()
+@app.command(short_help="print the file for your own DuckDB client")
 def path(workspace: WorkspacePath = DEFAULT_WORKSPACE) -> None:
     """Print the file to open with your own DuckDB client: the published snapshot, never the live ledger."""
-    from corpus.errors import UserError
     from corpus.workspace import Workspace
 
-    snapshot = Workspace(workspace).snapshot
-    if not snapshot.exists():
-        raise UserError(f"{workspace}: holds no published ledger. Run `draftmill build` there first.")
-    typer.echo(str(snapshot.resolve()))
+    typer.echo(str(Workspace(workspace).published().resolve()))
 
 
-@app.command()
+@app.command(short_help="make the ledger again from the workspace's files")
 def rebuild(workspace: WorkspacePath = DEFAULT_WORKSPACE) -> None:
     """Make the ledger again from the workspace's files. The old one is kept beside it as ledger.duckdb.old."""
     from corpus.errors import UserError

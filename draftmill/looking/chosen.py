@@ -71,10 +71,7 @@ def open_reader(workspace: Workspace) -> LedgerReader:
     Raises:
         UserError: nothing is published there.
     """
-    if not workspace.snapshot.exists():
-        from corpus.ledger.query import connect
-
-        connect(workspace)  # says what to do
+    workspace.published()
     return LedgerReader(workspace)
 
 

@@ -147,13 +147,7 @@ class Published:
             UserError: none is published, or it cannot be read.
         """
         with self._lock:
-            try:
-                about = self.workspace.snapshot.stat()
-            except FileNotFoundError:
-                raise UserError(
-                    f"{self.workspace.root.absolute()}: holds no published ledger. Run `draftmill build MANIFEST` "
-                    "there, then reload."
-                ) from None
+            about = self.workspace.published().stat()
             which = (about.st_ino, about.st_mtime_ns, about.st_size)
             if self._open is None or self._open[0] != which:
                 self._open = (which, Snapshot(self.workspace, self._spill))

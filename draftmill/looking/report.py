@@ -14,7 +14,7 @@ from pathlib import Path
 
 from corpus.artefacts import write_text
 from corpus.building import manifest_folder
-from corpus.errors import UserError, first_line
+from corpus.errors import first_line
 from corpus.ledger.query import LedgerReader
 from corpus.ledger.writer import Readable
 from corpus.outputs import write_output_text
@@ -38,9 +38,7 @@ def make_report(workspace: Workspace, build_id: str, base: Path, *, markdown: bo
     Raises:
         UserError: nothing is published, or the build is not in it.
     """
-    if not workspace.snapshot.exists():
-        raise UserError(f"{workspace.root}: holds no published ledger. Run `draftmill build MANIFEST` first.")
-    published_at = datetime.fromtimestamp(workspace.snapshot.stat().st_mtime, UTC)
+    published_at = datetime.fromtimestamp(workspace.published().stat().st_mtime, UTC)
     facts = read_facts(
         LedgerReader(workspace), build_id, published_at=published_at, base=base, writing=workspace.coordinator()
     )

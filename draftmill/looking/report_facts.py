@@ -11,8 +11,6 @@ from datetime import datetime, timedelta
 
 STAGES = ("selected", "generated", "accepted", "captured", "trained")
 TARGET = "target"
-DONE = dict(zip(STAGES, ("selected", "answered", "accepted", "captured", "trained on"), strict=True))
-"""What a row of a stage is called."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +255,11 @@ class Facts:
     captures: tuple[Capture, ...]
     changes: Changes | None
     lock: str = field(default="", repr=False)
-    """manifest.lock.yaml without this machine's paths; empty where it is gone."""
+    """manifest.lock.yaml at the commits that were read, without this machine's paths; empty where it is gone."""
+    cut_paths: tuple[str, ...] = ()
+    """Keys of its manifest whose paths of this machine were cut."""
+    target_pinned: bool = True
+    """Whether the target is of this machine, or its commit is known."""
 
     @property
     def age(self) -> timedelta | None:

@@ -31,11 +31,6 @@ WIDEST = 3.0
 """The axis of τ ends at the widest interval, and at most at so many times the highest τ."""
 AS_SERVED = ("vllm", "walk")
 """Measures that say what serving will see, the best first."""
-MEASURES = {
-    "vllm": "vLLM's own counters",
-    "walk": "sequential walk",
-    "anchors": "all positions",
-}
 UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
 COMMANDS = {"generate": "Generation", "extract": "Extraction", "train": "Training"}
 
@@ -227,7 +222,8 @@ def acceptance_section(facts: Facts) -> Section:
         words(
             "Tokens a step of the target on held-out prompts, its own one included: 1 + accepted / drafts. Intervals "
             "are 95%, with answers taken for the independent draws; vLLM's counters and single answers have none. ",
-            Code("walk"), " is the sequential walk as serving steps, ", Code("anchors"), " the mean over all positions "
+            Code("vllm"), " is its own counters, ", Code("walk"), " the sequential walk as serving steps, ",
+            Code("anchors"), " the mean over all positions "
             "(another number), ", Code("ddtree_N"), " the walk with a tree of N drafted nodes.",
         )
     ]  # fmt: skip
@@ -295,7 +291,7 @@ def _between(one: Acceptance, to: str = " to ") -> str:
 def _acceptance(own: Sequence[Acceptance], facts: Facts) -> Table:
     lines = [
         (
-            one.category or "all, pooled", MEASURES.get(one.measured_by, one.measured_by), f"{one.tau:.2f}",
+            one.category or "all, pooled", one.measured_by, f"{one.tau:.2f}",
             _between(one).strip("()"), f"{one.drafts:,}", f"{one.rows:,}",
         )
         for one in _ordered(own, facts)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from draftmill.looking.answers import UNLINKED
 from draftmill.looking.charts import Bar, Bars
 from draftmill.looking.report_blocks import MOST_ROWS, Block, Code, Figure, Section, Table, Words, rest_of, table, words
-from draftmill.looking.report_facts import DONE, TARGET, Facts, Part
+from draftmill.looking.report_facts import TARGET, Facts, Part
 
 MOST_CHARTED = 12
 """Categories of a figure; the table has them all."""
@@ -69,7 +69,7 @@ def _share_bars(facts: Facts, stages: Sequence[str], names: Sequence[str], what:
             amount = _amount(parts[stage].get(name), what)
             value = amount / whole[stage] if whole[stage] else 0.0
             off = f" ({100 * (value - share):+.1f})" if promised and share is not None else ""
-            bars.append(Bar(DONE[stage], value, f"{value:.1%}{off}", share if promised else None))
+            bars.append(Bar(stage, value, f"{value:.1%}{off}", share if promised else None))
             most = max(most, value, share or 0.0)
         declared = f"{name}, declared {share:.1%}" if share is not None and promised else name
         groups.append((declared, tuple(bars)))
@@ -91,7 +91,7 @@ def _stage_table(facts: Facts, what: str, names: Sequence[str]) -> Table:
     with_target = (what == "prompts" or planned) and not facts.build.imported
     title = {"prompts": "prompts", "rows": "rows (turns)", "response_tokens": "response tokens"}[what]
     header = [title, *(["#declared", "#wanted"] if with_target else [])]
-    header += [column for stage in stages for column in (f"#{DONE[stage]}", "#share")]
+    header += [column for stage in stages for column in (f"#{stage}", "#share")]
     body = []
     for name in names:
         line = [name]

@@ -119,9 +119,11 @@ def reproduce_section(facts: Facts) -> Section:
         return Section("reproduce", "How to make it again", tuple(blocks))
     blocks += [
         words(
-            "Save the manifest below and run the commands beside the files that it names. With the same sources at the "
-            "revisions above it selects the same prompts; answers that are sampled are others of the same distribution."
+            "Save the manifest below and run the commands beside the files that it names. What it reads from the Hub "
+            "is named by its commit: with the same local files it selects the same prompts. Answers that are sampled "
+            "are others of the same distribution."
         ),
+        *_not_told(facts),
         Listing(
             "draftmill build manifest.yaml --dry-run   # the plan: shares, prompts, what is available\n"
             "draftmill run manifest.yaml               # everything; the same command resumes\n"
@@ -137,6 +139,18 @@ def reproduce_section(facts: Facts) -> Section:
     else:
         blocks.append(words("The build's lock is gone or damaged; ", Code("draftmill build"), " writes it again."))
     return Section("reproduce", "How to make it again", tuple(blocks))
+
+
+def _not_told(facts: Facts) -> list[Block]:
+    """What has to be put into the printed manifest before it runs elsewhere."""
+    blocks: list[Block] = []
+    if facts.lock and facts.cut_paths:
+        keys = [piece for key in facts.cut_paths[:MOST_ROWS] for piece in (", ", Code(key))][1:]
+        blocks.append(words("Of paths of this machine it has the last parts alone; put them back: ", *keys, "."))
+    if facts.lock and not facts.target_pinned:
+        told = " is not known before the first answer; what is printed may mean another commit later."
+        blocks.append(words("The commit for ", Code("target.revision"), told))
+    return blocks
 
 
 def _manifest_of(lock: str) -> str:

@@ -16,10 +16,11 @@ from typing import Any
 
 from corpus.errors import UserError
 from corpus.ledger.writer import Readable
-from corpus.naming import published_lock, published_path
+from corpus.locked import pinned_lock
+from corpus.naming import changed_keys, is_on_hub, published_lock, published_path
 from draftmill.looking.composition import NO_NAME
 from draftmill.looking.report_changes import changes_since
-from draftmill.looking.report_facts import Build, Changes, Counted, Facts, Part, SameRows, Source
+from draftmill.looking.report_facts import Build, Changes, Counted, Facts, Part, Recipe, SameRows, Source
 from draftmill.looking.report_measured import (
     MOST_LISTED,
     accepted_groups,
@@ -58,6 +59,7 @@ def read_facts(
     groups = accepted_groups(ledger, build_id)
     runs = read_runs(ledger, build_id)
     drafters = read_drafters(ledger, build_id)
+    recipes = read_recipes(ledger, build_id, groups.recipes, base)
     targets = ledger.rows("SELECT category, share, response_tokens FROM build_targets WHERE build_id = ?", build_id)
     by_source, composition = _composition(ledger, build_id)
     return Facts(
@@ -94,7 +96,7 @@ def read_facts(
         ),
         labels=_labels(ledger, build),
         shared=_shared(ledger, build),
-        recipes=read_recipes(ledger, build_id, groups.recipes, base),
+        recipes=recipes,
         runs=runs,
         events=_counted(
             ledger,
@@ -107,7 +109,7 @@ def read_facts(
         acceptance=read_acceptance(ledger, build_id),
         captures=read_captures(ledger, build_id),
         changes=None if build.imported else _changes(ledger, build),
-        lock=_lock(ledger.workspace.build(build_id), base),
+        **_lock(ledger.workspace.build(build_id), recipes, base),
     )
 
 
@@ -238,9 +240,17 @@ def _changes(ledger: Readable, build: Build) -> Changes | None:
     return changes_since(ledger, _as_build(before[0]), build) if before else None
 
 
-def _lock(folder: Path, base: Path) -> str:
+def _lock(folder: Path, recipes: Sequence[Recipe], base: Path) -> dict[str, Any]:
+    """What the facts have of a build's lock."""
+    own = [one for one in recipes if one.imported_from is None and one.revision]
+    answered_by = max(((one.answers, one.model, one.revision) for one in own), default=(0, "", None))[1:]
     try:
-        lock = json.loads((folder / LOCK).read_text(encoding="utf-8"))
-        return json.dumps(published_lock(lock, base), indent=1, sort_keys=True)
-    except (OSError, ValueError, KeyError, TypeError):  # damaged, or an import's: the report says that it is not there
-        return ""
+        pinned = pinned_lock(json.loads((folder / LOCK).read_text(encoding="utf-8")), answered_by, base)
+        told, model = published_lock(pinned, base), pinned["manifest"]["target"]["model"]
+        return {
+            "lock": json.dumps(told, indent=1, sort_keys=True),
+            "cut_paths": tuple(changed_keys(pinned["manifest"], told["manifest"])),
+            "target_pinned": model == answered_by[0] or not is_on_hub(model, base),
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}  # damaged, or an import's: the report says that it is not there

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from draftmill.looking.charts import Bar, Bars
 from draftmill.looking.report_blocks import MOST_ROWS, Block, Figure, Section, Table, rest_of, table, words
-from draftmill.looking.report_facts import DONE, STAGES, Facts, Source
+from draftmill.looking.report_facts import STAGES, Facts, Source
 
 UNSTATED = "not stated"
 MOST_PAIRS = 30
@@ -31,7 +31,7 @@ def funnel_section(facts: Facts) -> Section:
         return Section("funnel", "From rows read to rows trained on", (words("No row of a source was read for this."),))
     kept = sum(sums[fate] for fate in FATES if fate in sums)
     steps = [("rows read", read), ("candidates", kept), ("selected", facts.build.selected)]
-    steps += [(DONE[stage], sum(part.prompts for part in facts.of_stage(stage).values())) for stage in STAGES[1:]]
+    steps += [(stage, sum(part.prompts for part in facts.of_stage(stage).values())) for stage in STAGES[1:]]
     bars = tuple(
         Bar(name, float(count), f"{count:,}" if count or i < 3 else "not yet") for i, (name, count) in enumerate(steps)
     )

@@ -90,6 +90,8 @@ def test_it_counts_what_the_views_say(world: World) -> None:
     assert {name: part.prompts for name, part in accepted.items()} == dict(query(world.workspace, sql).iter_rows())
     assert rows(text, "prompts")[0][:4] == ["coding", "50.0%", "10", "10"]
     assert rows(text, "prompts")[-1][0] == "all"
+    header = text.split("\n| prompts |", 1)[1].splitlines()[0]
+    assert [name.strip() for name in header.split("|")][:7:2] == ["declared", "selected", "generated", "accepted"]
     sql = "SELECT sum(response_tokens) FROM composition WHERE stage = 'accepted'"
     assert sum(part.response_tokens or 0 for part in accepted.values()) == query(world.workspace, sql).item()
     assert sum(one.rows for one in facts.finish) == sum(part.rows for part in accepted.values())
@@ -179,6 +181,7 @@ def test_acceptance_has_its_interval_and_a_pooled_figure(world: World) -> None:
     table = rows(text.split("## Acceptance", 1)[1], "category")
     assert [(row[0], row[2]) for row in table] == [("coding", "2.50"), ("general", "1.50"), ("all, pooled", "2.00")]
     assert all(" to " in row[3] for row in table)
+    assert {row[1] for row in table} == {"walk"}, "as the ledger calls it"
     assert [attrs["class"] for tag, attrs in page.tags if tag == "span" and attrs.get("class") == "dot"] == ["dot"] * 3
 
 
