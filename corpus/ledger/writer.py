@@ -1,9 +1,10 @@
 """The one process that writes the ledger, through one thread.
 
 Every job is one transaction on one connection. After a job the writer publishes a snapshot if the last one is
-old enough: of a large ledger composition is counted, once for all who will ask; CHECKPOINT; then a child process copies
-the file (a copy inside this process would drop DuckDB's lock on it) and the copy is renamed into place. Publishing
-takes at most PUBLISH_SHARE of the time and happens at most every PUBLISH_EVERY_S, so queries never delay a run.
+old enough, else as soon as it is: of a large ledger composition is counted, once for all who will ask; CHECKPOINT; then
+a child process copies the file (a copy inside this process would drop DuckDB's lock on it) and the copy is renamed into
+place. Publishing takes at most PUBLISH_SHARE of the time and happens at most every PUBLISH_EVERY_S, so queries never
+delay a run, and what they see is at most the longer of PUBLISH_EVERY_S and cost / PUBLISH_SHARE old.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 import os
 import re
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -65,6 +67,7 @@ class LedgerWriter:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._next_publish = math.inf if apart else 0.0
+        self._timer: threading.Timer | None = None
         self._dirty = False
         self._damaged = False
 
@@ -109,6 +112,8 @@ class LedgerWriter:
 
     def close(self) -> None:
         """Publish what changed and let go of the file."""
+        if self._timer is not None:
+            self._timer.cancel()
         if self._connection is not None:
             self._thread.submit(self._close).result()
         self._thread.shutdown()
@@ -155,7 +160,32 @@ class LedgerWriter:
         self._dirty = self._path == self.workspace.ledger
         if time.monotonic() >= self._next_publish:
             self._publish()
+        else:
+            self._publish_when_due()
         return result
+
+    def _publish_when_due(self) -> None:
+        """See that what is committed is published, also where no later job does it."""
+        if self._dirty and self._timer is None and math.isfinite(self._next_publish):
+            self._timer = threading.Timer(self._next_publish - time.monotonic(), self._due)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _due(self) -> None:
+        """On the timer's thread."""
+        with suppress(RuntimeError):  # the ledger is closed
+            self._thread.submit(self._publish_late)
+
+    def _publish_late(self) -> None:
+        self._timer = None
+        if self._connection is None or self._damaged or not self._dirty:
+            return
+        try:
+            if time.monotonic() >= self._next_publish:
+                self._publish()
+            self._publish_when_due()
+        except Exception as error:  # nobody waits for this one: the next job meets it too, and has an owner
+            log.warning("%s is not as new as it should be (%s)", self.workspace.snapshot, first_line(error))
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

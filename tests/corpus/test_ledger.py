@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
+import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +50,7 @@ CONTRACT = {
         "mean_reasoning_tokens truncated"
     ),
     "shared_rows": "build_id prompt_id source file row_index other_source other_file other_row reason similarity",
-    "throughput_by_hour": "run_id device hour tokens_per_s running waiting kv_use samples",
+    "throughput_by_hour": "run_id device hour tokens_per_s running waiting kv_use samples command",
     "build_difference": "old_build_id new_build_id change category source prompts",
     "prompt_text": "prompt_id messages",
     "original_text": "prompt_id file row_index answers",
@@ -408,7 +412,8 @@ def test_a_second_coordinator_is_refused_and_told_who_is_there(world: World) -> 
     assert draftmill(world, "build", str(path)).returncode == 0
 
 
-def test_the_snapshot_is_readable_while_the_writer_is_open(world: World) -> None:
+def test_the_snapshot_is_readable_while_the_writer_is_open(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "PUBLISH_EVERY_S", math.inf)
     with open_ledger(world.workspace, "test") as ledger:
         ledger.call(lambda c: c.execute("INSERT INTO runs (run_id) VALUES ('first')"))
         ledger.publish()
@@ -418,6 +423,67 @@ def test_the_snapshot_is_readable_while_the_writer_is_open(world: World) -> None
         assert done.stdout == "run_id\nfirst\n"
         assert [row[0] for row in LedgerReader(world.workspace).rows("SELECT run_id FROM runs")] == ["first"]
     assert query(world.workspace, "FROM runs").height == 2
+
+
+class Clock:
+    """A clock that stands still unless it is told, and timers that go off when it is."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.daemon = True
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def timer(self, delay_s: float, call: Callable[[], None]) -> Clock:
+        self.timers.append((self.now_s + delay_s, call))
+        return self
+
+    def start(self) -> None: ...
+
+    def cancel(self) -> None:
+        self.timers.clear()
+
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+        due = [call for at_s, call in self.timers if at_s <= self.now_s]
+        self.timers = [(at_s, call) for at_s, call in self.timers if at_s > self.now_s]
+        for call in due:
+            call()
+
+
+@pytest.mark.parametrize("cost_s", [0.01, 0.5, 3.0])
+def test_a_snapshot_is_seldom_and_cheap_and_never_older_than_promised(
+    cost_s: float, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most every 10 s and 5% of the time; at most max(10 s, 20 times its cost) old, whether or not work follows."""
+    clock, published, copy = Clock(), [], subprocess.run
+    monkeypatch.setattr(writer, "time", clock)
+    monkeypatch.setattr(writer.threading, "Timer", clock.timer)
+
+    def slow_copy(command: list[str], **options: Any) -> Any:
+        clock.now_s += cost_s
+        published.append(clock.now_s)
+        return copy(command, **options)
+
+    monkeypatch.setattr(writer.subprocess, "run", slow_copy)
+    chance, most_s = random.Random(cost_s), max(10.0, 20 * cost_s) + cost_s
+    with open_ledger(world.workspace, "test") as ledger:
+        ledger.publish()
+        started_s, committed = clock.now_s, 0
+        for number in range(120):
+            if number % 40 < 25:  # then nothing is committed for a while
+                ledger.call(lambda c, number=number: c.execute("INSERT INTO runs (run_id) VALUES (?)", [str(number)]))
+                committed, committed_s = committed + 1, clock.now_s
+            clock.wait(chance.choice([0.05, 0.4, 2.0, 5.0]) if number % 40 < 25 else most_s / 8)
+            ledger.rows("SELECT 1")  # what the timer asked for is done
+            if clock.now_s - committed_s > most_s:
+                assert query(world.workspace, "FROM runs").height == committed
+        gaps = [later - earlier for earlier, later in itertools.pairwise(published)]
+        assert len(gaps) > 5 and min(gaps) >= 10.0
+        assert cost_s * (len(published) - 1) <= 0.05 * (published[-1] - started_s) + 1e-9
+    assert query(world.workspace, "FROM runs").height == committed
 
 
 def test_a_reader_without_a_ledger_sees_an_empty_one(world: World) -> None:
