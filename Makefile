@@ -8,6 +8,9 @@ GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
 TORCH_CPU := torch==2.13.0+cpu
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
+# pictures that browser tests make, to be looked at
+export DRAFTMILL_SCREENSHOTS ?= $(CURDIR)/screenshots
+
 .PHONY: help setup browser demo test test-full check docs clean
 
 help:
@@ -72,4 +75,4 @@ docs: setup
 	$(BIN)/python docs/generate.py
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) screenshots build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -4,7 +4,8 @@
 
 Medians of wall and CPU seconds (user and system). Composition is asked twice: as a large ledger is published, and
 counted anew, as of a small one. The workspace (looking_workspace.py) is made once and kept in --folder; a command that
-fails is named with its last line. The promise: composition, funnel and provenance of one row in 1 s on two quiet cores.
+fails is named with its last line. The promise: composition, funnel and provenance of one row in 1 s on two quiet cores,
+and the explorer's first view in 2 s, which is timed from the start of the command to the whole page.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +24,7 @@ from pathlib import Path
 from statistics import median
 
 import duckdb
+import httpx
 from looking_workspace import make_workspace
 
 from corpus.ledger.query import LedgerReader
@@ -51,6 +55,9 @@ def main() -> None:
             if not options.only or any(word in name for word in options.only):
                 prepare(Workspace(root), kept="anew" not in name)
                 print(f"{name:<42} {measured(command, options.times)}", flush=True)
+        if not options.only or "explore" in options.only:
+            for name, seconds in explored(root, options.times).items():
+                print(f"{name:<42} {seconds:6.2f} s wall", flush=True)
 
 
 def questions(root: Path) -> dict[str, list[str]]:
@@ -123,6 +130,25 @@ def measured(command: list[str], times: int) -> str:
             last = (done.stderr.strip().splitlines() or ["?"])[-1]
             return f"failed with {done.returncode}: {last[:120]}"
     return f"{median(walls):6.2f} s wall {median(cpus):6.2f} s CPU"
+
+
+def explored(root: Path, times: int) -> dict[str, float]:
+    """Median seconds from starting the explorer to its first page, and to get that page again."""
+    command = [sys.executable, "-m", "draftmill", "explore", "-w", str(root), "--no-browser"]
+    seconds: dict[str, list[float]] = {"explore: first view": [], "explore: the same page again": []}
+    for _ in range(times):
+        started = time.monotonic()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+            try:
+                assert server.stdout is not None
+                address = next(found[0] for line in server.stdout if (found := re.search(r"http://\S+", line)))
+                for each in seconds.values():
+                    httpx.get(address, timeout=600).raise_for_status()
+                    each.append(time.monotonic() - started)
+                    started = time.monotonic()
+            finally:
+                server.send_signal(signal.SIGINT)
+    return {name: median(each) for name, each in seconds.items()}
 
 
 if __name__ == "__main__":

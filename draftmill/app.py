@@ -36,6 +36,7 @@ from draftmill.commands import (
     suggesting,
     tuning,
 )
+from draftmill.commands.contents import Grouped, give_phrases
 from draftmill.interrupted import StoppedEarly
 from draftmill.version import installed_version
 
@@ -45,6 +46,7 @@ TYPERS_INTERRUPT = 130  # it catches KeyboardInterrupt, and says nothing
 
 app = typer.Typer(
     name="draftmill",
+    cls=Grouped,
     help="From a mix manifest to a drafter, with the provenance of every row.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -66,6 +68,7 @@ tuning.register(app)
 suggesting.register(app)
 reporting.register(app)
 app.add_typer(ledger.app, name="ledger")
+give_phrases(app)
 
 
 def _say_version(asked: bool) -> None:

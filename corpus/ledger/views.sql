@@ -225,7 +225,7 @@ SELECT run_id, engine, device, sampled_at, running, waiting, tokens_per_s, kv_us
 COMMENT ON VIEW throughput IS 'Samples of each engine over a run, every few seconds; device is what responses.device says';
 COMMENT ON COLUMN throughput.running IS 'Requests in the engine';
 COMMENT ON COLUMN throughput.waiting IS 'Requests in its queue';
-COMMENT ON COLUMN throughput.tokens_per_s IS 'Generated tokens a second';
+COMMENT ON COLUMN throughput.tokens_per_s IS 'Tokens a second that its run generates or captures (runs.command says which)';
 COMMENT ON COLUMN throughput.kv_use IS 'Part of the KV cache in use, 0 to 1';
 COMMENT ON COLUMN throughput.prefix_hits IS 'Part of the prompt tokens that the prefix cache had, 0 to 1';
 
@@ -304,11 +304,12 @@ COMMENT ON COLUMN shared_rows.similarity IS '1, or the Jaccard of a near duplica
 
 CREATE OR REPLACE VIEW throughput_by_hour AS
 SELECT run_id, device, date_trunc('hour', sampled_at) AS hour, avg(tokens_per_s) AS tokens_per_s,
-       avg(running) AS running, avg(waiting) AS waiting, avg(kv_use) AS kv_use, count(*) AS samples
-FROM engine_samples GROUP BY ALL;
-COMMENT ON VIEW throughput_by_hour IS 'Means of the samples of each device, hour by hour (UTC)';
+       avg(running) AS running, avg(waiting) AS waiting, avg(kv_use) AS kv_use, count(*) AS samples, command
+FROM engine_samples LEFT JOIN runs USING (run_id) GROUP BY ALL;
+COMMENT ON VIEW throughput_by_hour IS 'Means of the samples of each run and device, hour by hour (UTC)';
 COMMENT ON COLUMN throughput_by_hour.hour IS 'Start of the hour, UTC';
-COMMENT ON COLUMN throughput_by_hour.tokens_per_s IS 'Generated tokens a second, mean';
+COMMENT ON COLUMN throughput_by_hour.tokens_per_s IS 'Tokens a second that the command generates or captures, mean';
+COMMENT ON COLUMN throughput_by_hour.command IS 'The stage: generate, extract';
 COMMENT ON COLUMN throughput_by_hour.running IS 'Requests in the engine, mean';
 COMMENT ON COLUMN throughput_by_hour.waiting IS 'Requests in its queue, mean';
 COMMENT ON COLUMN throughput_by_hour.kv_use IS 'Part of the KV cache in use, 0 to 1, mean';

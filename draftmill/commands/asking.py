@@ -71,10 +71,16 @@ def sql(
         _list_views(place, asked=statement is not None or file is not None)
         return
     form = form_of(output, out)
-    from corpus.ledger.query import query
-    from draftmill.rows import write_rows
+    from corpus.ledger.query import is_explain, query
+    from draftmill.rows import write_rows, write_text
+    from draftmill.table import printable_lines
 
-    write_rows(query(place, _statement(statement, file)), form.value, out)
+    asked = _statement(statement, file)
+    rows = query(place, asked)
+    if form is Format.table and is_explain(asked):
+        write_text("".join(f"{printable_lines(plan).rstrip()}\n" for plan in rows["explain_value"]), out)
+    else:
+        write_rows(rows, form.value, out)
 
 
 def _list_views(workspace: Workspace, asked: bool) -> None:

@@ -12,6 +12,11 @@ import typer
 from draftmill.commands import completion
 
 EXIT_SKEWED = 3
+SAID = {
+    "skewed": "skewed by more than {}",
+    "may be skewed": "may be skewed by more than {}",
+    "cannot tell": "cannot tell whether it is skewed by more than {}",
+}
 
 
 class AuditFormat(StrEnum):
@@ -68,6 +73,10 @@ def audit(
         typer.Option("--fail-on-skew", metavar="POINTS",
                      help="Exit 3 where a category's whole interval lies further than this from its target, as 5%."),
     ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="With --fail-on-skew: exit 3 too where it may be skewed or cannot be told."),
+    ] = False,
     rows: Annotated[
         int, typer.Option("--rows", "-n", metavar="N", min=1, help="Rows to sample, of all files together.")
     ] = 1_000,
@@ -127,6 +136,8 @@ def audit(
         raise UserError("audit: --manifest and --shares were both given; give one.")
     if fail_on_skew is not None and manifest is None and shares is None:
         raise UserError("audit: --fail-on-skew needs intended shares; add --manifest FILE or --shares coding=46,...")
+    if strict and fail_on_skew is None:
+        raise UserError("audit: --strict says when --fail-on-skew exits 3; add --fail-on-skew 5%.")
     if field is not None and shape is not Shape.auto:
         raise UserError("audit: --field and --shape were both given; --field says how rows are read. Give one.")
     if explain and label is not None:
@@ -149,8 +160,9 @@ def audit(
     else:
         sys.stdout.write(FORMATS[output.value](told))
         sys.stdout.flush()
-    if tolerance is not None and found.verdict.state is State.skewed:
-        say(f"audit: skewed by more than {fail_on_skew}: exit {EXIT_SKEWED}")
+    doubts = (State.may_be_skewed, State.cannot_tell) if strict else ()
+    if tolerance is not None and found.verdict.state in (State.skewed, *doubts):
+        say(f"audit: {SAID[found.verdict.state.value].format(fail_on_skew)}: exit {EXIT_SKEWED}")
         raise typer.Exit(EXIT_SKEWED)
 
 

@@ -35,7 +35,7 @@ def report(
             "--out",
             "-o",
             metavar="FILE",
-            help="Where to write it: as HTML or Markdown, by its name; - is standard output. Default: "
+            help="Where to write it: as HTML (.html) or Markdown (.md), by its name; - is standard output. Default: "
             "reports/BUILD.html (or .md) in the workspace.",
         ),
     ] = None,
@@ -71,11 +71,15 @@ def _is_markdown(out: Path, markdown: bool) -> bool:
     """Whether a file is to hold Markdown: as its name says, else as the option does.
 
     Raises:
-        UserError: they contradict each other.
+        UserError: they contradict each other, or the name is of neither.
     """
     from corpus.errors import UserError
 
     suffix = out.suffix.lower()
+    if suffix not in ("", *HTML, *MARKDOWN):
+        raise UserError(
+            f"report: {ascii(out.name)[1:-1]}: a report is HTML or Markdown; name it .html or .md, or give no ending."
+        )
     if markdown and suffix in HTML:
         raise UserError(f"report: {out.name} is HTML by its name, and --markdown was given. Leave one of them out.")
     return markdown or suffix in MARKDOWN

@@ -7,6 +7,7 @@ the page on another machine forwards the port with ssh.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import secrets
 import socket
@@ -70,6 +71,7 @@ def _server(config: uvicorn.Config, stop: Callable[[], None]) -> uvicorn.Server:
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             stop()
+            logging.getLogger("uvicorn.error").disabled = True  # a page that is cut off is no error
             super().handle_exit(sig, frame)
 
     return Server(config)

@@ -26,6 +26,7 @@ from corpus.errors import UserError
 from corpus.workspace import Workspace
 
 MOST_ROWS = 500
+MOST_PLAN_CHARS = 200_000
 TIME_LIMIT_S = 60.0
 POLL_S = 0.1
 MOST_AT_ONCE = 2
@@ -45,6 +46,8 @@ class Answer:
     rows: list[list[str]] = field(default_factory=list)
     is_cut: bool = False
     error: str | None = None
+    plan: str | None = None
+    """What EXPLAIN drew, line by line."""
 
 
 def answer(
@@ -126,22 +129,26 @@ def limited(sql: str) -> str:
     Raises:
         UserError: not one statement that only reads.
     """
-    from corpus.ledger.query import readable_statement
+    from corpus.ledger.query import is_explain, readable_statement
 
     statement = readable_statement(sql).strip().rstrip(";")
-    if statement.upper().startswith("EXPLAIN"):
+    if is_explain(statement):
         return statement
     return f"SELECT * FROM (\n{statement}\n) LIMIT {MOST_ROWS + 1}"
 
 
 def _run(root: str, sql: str, sending: Connection, spill: str, limit_s: float) -> None:
     _end_with_the_server(sending.fileno(), spill, limit_s)
-    from corpus.ledger.query import query
+    from corpus.ledger.query import is_explain, query
     from corpus.ledger.spill import modest_limits
-    from draftmill.looking.explorer_text import cell
+    from draftmill.looking.explorer_text import cell, visible
 
     try:
         frame = query(Workspace(Path(root)), limited(sql), modest_limits(Path(spill)))
+        if is_explain(sql):
+            plans = [visible(str(plan)[:MOST_PLAN_CHARS]) for plan in frame["explain_value"]]
+            sending.send(Answer(plan="\n".join(plans)))
+            return
         sending.send(
             Answer(
                 [cell(name) for name in frame.columns],

@@ -180,10 +180,12 @@ def test_a_large_ledger_that_is_published_keeps_what_composition_comes_to(
 
 QUESTIONS = {
     "composition": """
-SELECT stage, category, sum(rows) AS rows, round(100 * sum(share_rows), 1) AS percent,
-       sum(response_tokens) AS tokens
-FROM composition SEMI JOIN latest_build USING (build_id)
-GROUP BY ALL ORDER BY stage, category""",
+SELECT stage, category, sum(c.rows) AS rows, sum(c.response_tokens) AS tokens,
+       round(100 * sum(share_rows), 1) AS percent, round(100 * any_value(share), 1) AS target
+FROM composition c SEMI JOIN latest_build USING (build_id)
+LEFT JOIN build_targets USING (build_id, category)
+WHERE stage <> 'target' GROUP BY stage, category
+ORDER BY instr('selected generated accepted captured trained', stage), category""",
     "funnel": """
 SELECT reason, rows FROM funnel SEMI JOIN latest_build USING (build_id)
 WHERE source = 'books' ORDER BY rows DESC, reason""",
@@ -204,8 +206,8 @@ SELECT response_id, category, response_tokens, state
 FROM provenance SEMI JOIN latest_build USING (build_id)
 WHERE finish_reason = 'length' ORDER BY response_id""",
     "throughput": """
-SELECT hour, device, round(tokens_per_s) AS tokens_per_s
-FROM throughput_by_hour ORDER BY hour, device""",
+SELECT hour, device, round(sum(tokens_per_s * samples) / sum(samples)) AS tokens_per_s
+FROM throughput_by_hour WHERE command = 'generate' GROUP BY ALL ORDER BY ALL""",
     "difference": """
 SELECT change, category, prompts FROM build_difference
 WHERE old_build_id = 'old' AND new_build_id = 'new' ORDER BY change, category""",
@@ -219,9 +221,9 @@ FROM shared_rows SEMI JOIN latest_build USING (build_id) ORDER BY other_row""",
 
 ANSWERS: dict[str, list[Any]] = {
     "composition": [
-        ("accepted", "coding", 1, 50.0, 10), ("accepted", "math", 1, 50.0, 30), ("generated", "coding", 2, 66.7, 60),
-        ("generated", "math", 1, 33.3, 30), ("selected", "coding", 2, 66.7, None), ("selected", "math", 1, 33.3, None),
-        ("target", "coding", 2, 66.7, None), ("target", "math", 1, 33.3, None),
+        ("selected", "coding", 2, None, 66.7, 66.7), ("selected", "math", 1, None, 33.3, 33.3),
+        ("generated", "coding", 2, 60, 66.7, 66.7), ("generated", "math", 1, 30, 33.3, 33.3),
+        ("accepted", "coding", 1, 10, 50.0, 66.7), ("accepted", "math", 1, 30, 50.0, 33.3),
     ],
     "funnel": [
         ("read", 6), ("selected", 2), ("duplicate", 1), ("near_duplicate", 1), ("not_needed", 1), ("not_text", 1)
@@ -271,7 +273,7 @@ def by_hand(connection: Any) -> None:
     for day, (build_id, prompts) in enumerate(chosen.items()):
         put(connection, "builds", build_id=build_id, candidates_id="c", created_at=NIGHT + timedelta(days=day), total=3)
         for category, rows in (("coding", 2), ("math", 1)):
-            put(connection, "build_targets", build_id=build_id, category=category, rows=rows)
+            put(connection, "build_targets", build_id=build_id, category=category, rows=rows, share=rows / 3)
         for source in ("books", "web"):
             put(connection, "sources", build_id=build_id, source=source, pool_id=source, chunks=1, license="mit")
         for prompt_id, category in prompts.items():
@@ -293,9 +295,16 @@ def by_hand(connection: Any) -> None:
             attempt=0, state="rejected" if cut else "accepted", reason="truncated" if cut else None, seed=7,
             finish_reason=ended, prompt_tokens=6, response_tokens=tokens, device="cuda:0", shard="s.parquet",
             shard_row=row)  # fmt: skip
-    for minute, device, rate in ((1, "cuda:0", 100), (59, "cuda:0", 200), (30, "cuda:1", 50), (61, "cuda:0", 300)):
-        put(connection, "engine_samples", run_id="n", device=device, sampled_at=NIGHT + timedelta(minutes=minute),
-            tokens_per_s=rate)  # fmt: skip
+    sampled = {
+        "n": ((1, "cuda:0", 100), (59, "cuda:0", 200), (30, "cuda:1", 50), (61, "cuda:0", 300)),
+        "captures": ((2, "cuda:0", 9139),),
+        "again": ((58, "cuda:0", 150),),
+    }
+    for run_id, samples in sampled.items():
+        put(connection, "runs", run_id=run_id, command="extract" if run_id == "captures" else "generate")
+        for minute, device, rate in samples:
+            put(connection, "engine_samples", run_id=run_id, device=device, tokens_per_s=rate,
+                sampled_at=NIGHT + timedelta(minutes=minute))  # fmt: skip
     for build_id, accepted in (("old", 1000), ("new", 2000)):  # 20 rows of 50 drafts each, all alike
         put(connection, "acceptance", drafter_id=build_id, build_id=build_id, category="coding", measured_by="walk",
             drafts=1000, accepted_tokens=accepted, rows=20, measured_at=NIGHT, sum_drafts_sq=50_000,

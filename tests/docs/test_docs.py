@@ -63,6 +63,12 @@ def test_readme_make_targets_exist() -> None:
     assert named <= targets
 
 
+def test_pictures_of_browser_tests_are_kept_where_git_does_not_look() -> None:
+    made = re.search(r"^export DRAFTMILL_SCREENSHOTS \?= \$\(CURDIR\)/(\w+)$", (ROOT / "Makefile").read_text(), re.M)
+    assert made
+    assert f"{made[1]}/" in (ROOT / ".gitignore").read_text().splitlines()
+
+
 def test_the_demo_manifest_is_a_manifest_of_about_120_prompts() -> None:
     manifest = load_manifest(ROOT / "manifests" / "demo.yaml")
     assert 100 <= manifest.mix.total <= 140

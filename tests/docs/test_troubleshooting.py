@@ -65,6 +65,10 @@ def test_a_quoted_message_is_one_of_the_code(message: str) -> None:
         (["build", "large.yaml"], "…: too few prompts; nothing was built."),
         (["generate", "mix.yaml", "--devices", "cuda:7"], "devices: there is no …; this machine has …"),
         (["composition", "-w", "nowhere"], "…: holds no published ledger. …"),
+        (["sql", "FROM read_text('/etc/hostname')"], "sql: only files of the workspace can be read (…)…"),
+        (["show", "nobody"], "… no prompt, response, build, drafter or run has this id, …"),
+        (["funnel", "--source", "nobody"], "…: has no source …"),
+        (["sample", "--category", "nobody"], "… is not there; there is: …"),
         (["audit", "code.jsonl", "--fail-on-skew", "5%"], "audit: --fail-on-skew needs intended shares; …"),
     ],
     ids=lambda item: item[1] if isinstance(item, list) else "",
@@ -88,5 +92,7 @@ def test_a_command_says_it(
     world.write("no-source.yaml", mix={"total": 4, "shares": shares | {"math": 1}})
     world.write("no-file.yaml", sources=[{"name": name, "path": "gone.jsonl", "category": name} for name in shares])
     world.write("large.yaml", mix={"total": 4000, "shares": shares})
+    if command[0] in ("sql", "show", "funnel", "sample"):
+        assert run_app(["build", "mix.yaml"]) == 0
     assert run_app(command) == 2
     assert pattern(message).search(capsys.readouterr().err)

@@ -76,17 +76,22 @@ def share(found: dict[str, Any], category: str) -> dict[str, Any]:
 # the story
 
 
+@pytest.fixture(scope="module")
+def benchmark() -> Any:
+    spec = importlib.util.spec_from_file_location("audit_benchmark", HOME / "benchmarks" / "audit.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
 @pytest.fixture
-def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, benchmark: Any) -> Path:
     """Real prompts drawn again into eleven files, of which 77% are coding, as benchmarks/audit.py does.
 
     The classifier's quality is what it is on these prompts, so that this tests the audit and not the labelled set.
     """
-    spec = importlib.util.spec_from_file_location("audit_benchmark", HOME / "benchmarks" / "audit.py")
-    assert spec is not None
-    assert spec.loader is not None
-    benchmark = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
     prompts = benchmark.known_prompts()
     measured = [[0] * len(CATEGORIES) for _ in CATEGORIES]
     for category, of in prompts.items():
@@ -94,10 +99,23 @@ def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for found in classify_rows([one or "[]" for one in read.messages], read.tools):
             measured[CATEGORIES.index(category)][CATEGORIES.index(found)] += 1
     monkeypatch.setattr(audit_shares, "adjusted_shares", partial(adjusted_shares, confusion=measured))
-    folder = tmp_path / "old"
-    folder.mkdir()
-    assert benchmark.make_corpus(folder, prompts, 7, rows=4000)["coding"] == 0.77
-    return folder
+    return corpus_of(prompts, tmp_path, benchmark)
+
+
+def corpus_of(prompts: Any, folder: Path, benchmark: Any) -> Path:
+    (folder / "old").mkdir()
+    assert benchmark.make_corpus(folder / "old", prompts, 7, rows=4000)["coding"] == 0.77
+    return folder / "old"
+
+
+def test_the_quality_that_is_shipped_finds_it_too(run: Run, tmp_path: Path, benchmark: Any) -> None:
+    corpus_of(benchmark.known_prompts(), tmp_path, benchmark)
+    asked = ("old", "--rows", 956, "--shares", INTENDED, "--fail-on-skew", "5%", "--format", "json")
+    ran = run(*asked)
+    found = told(ran)
+    coding = share(found, "coding")
+    assert (ran[0], found["verdict"], found["worst"]) == (3, "skewed", "coding")
+    assert coding["low"] <= 0.77 <= coding["high"]
 
 
 @pytest.mark.usefixtures("story")
@@ -143,6 +161,10 @@ def test_what_is_as_intended_or_cannot_be_told_does_not_fail(run: Run, tmp_path:
     code, out, _ = run(*both, "--fail-on-skew", "0.5%", "-n", 40, "--seed", 4)
     assert code == 0
     assert out.splitlines()[0].endswith(("cannot tell to ± 0.5 points", "may be skewed"))
+    code, _, err = run(*both, "--fail-on-skew", "0.5%", "-n", 40, "--seed", 4, "--strict")
+    assert code == 3
+    assert re.search(r"audit: (may be|cannot tell whether it is) skewed by more than 0\.5%: exit 3$", err.rstrip())
+    assert run(*both, "--fail-on-skew", "20%", "-n", 2000, "--strict")[0] == 0
     assert "More rows tell more: --rows 160, or --all." in out
     code, out, _ = run("half.jsonl")
     assert "no target was given" in out.splitlines()[0]
@@ -330,6 +352,7 @@ def test_a_column_and_a_shape_can_be_forced(run: Run, tmp_path: Path) -> None:
         (("a.jsonl", "--field", "no"), "no row has the column no; columns are prompt."),
         (("a.jsonl", "--label", "no"), "no row has the column no; columns are prompt."),
         (("a.parquet", "--by", "no"), "no row has the column no; columns are"),
+        (("a.jsonl", "--shares", "coding=1", "--strict"), "--strict says when --fail-on-skew exits 3; add"),
         (("a.jsonl", "--fail-on-skew", "5%"), "--fail-on-skew needs intended shares; add --manifest FILE or"),
         (("a.jsonl", "--shares", "coding=1", "--fail-on-skew", "0.05"), "may be 5 points or 0.05 of one"),
         (("a.jsonl", "--shares", "coding=1", "--fail-on-skew", "x"), "write percentage points, such as 5%"),

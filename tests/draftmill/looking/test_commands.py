@@ -53,6 +53,20 @@ def test_where_nothing_is_published_it_says_so_and_makes_nothing(world: World, c
     assert not world.workspace.root.exists()
 
 
+def test_a_workspace_that_is_not_there_is_told_in_one_wording(world: World, capsys: Any) -> None:
+    asked = (
+        ["sql", "SELECT 1"],
+        ["composition"],
+        ["report"],
+        ["verify"],
+        ["explore", "--no-browser"],
+        ["ledger", "path"],
+    )
+    (told,) = {ran(world, capsys, *command, code=2) for command in asked}
+    assert "-w or DRAFTMILL_WORKSPACE chooses" in told
+    assert told.count("\n") == 1
+
+
 @pytest.mark.parametrize("command", ["composition", "funnel", "sql"])
 def test_a_file_that_cannot_be_written_is_refused_before_the_ledger_is_asked(
     world: World, capsys: Any, command: str, tmp_path: Path

@@ -315,10 +315,24 @@ def test_the_guard_lets_nobody_write_or_open_sockets() -> None:
     assert guarded(f"/{TOKEN}/", kind="websocket")[0] == 1008
 
 
+SLOW_TO_END = """
+import time
+from draftmill.__main__ import main
+from draftmill.looking.explorer_app import Explorer
+def page(self, request):
+    print("asked", flush=True)
+    self._stopping.wait()
+    time.sleep(2)  # more than a page is given
+Explorer.rows_page = page
+main()
+"""
+
+
 @pytest.fixture
-def served(small: World) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`draftmill explore` over a small world, and its address."""
-    command = [sys.executable, "-m", "draftmill", "explore", "--no-browser", "-w", str(small.workspace.root)]
+def served(small: World, request: pytest.FixtureRequest) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`draftmill explore` over a small world, or a program around it, and its address."""
+    program = getattr(request, "param", ("-m", "draftmill"))
+    command = [sys.executable, *program, "explore", "--no-browser", "-w", str(small.workspace.root)]
     root = Path(__file__).resolve().parents[3]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(root)}
@@ -342,12 +356,26 @@ def test_it_serves_until_ctrl_c(served: tuple[subprocess.Popen[str], str], small
     while not psutil.Process(process.pid).children() and asking.poll() is None:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
-    asking.wait(30)
+    out, err = process.communicate()
+    asking.wait()
     assert process.returncode == 0
     assert "Traceback" not in err
     assert token not in out + err  # it was printed once, and that line has been read
     assert not any(token.encode() in path.read_bytes() for path in small.workspace.root.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("served", [("-c", SLOW_TO_END)], indirect=True)
+def test_a_page_that_is_cut_off_by_the_end_is_no_error(served: tuple[subprocess.Popen[str], str]) -> None:
+    process, address = served
+    script = f"import urllib.request as u; u.urlopen({address!r})"
+    asking = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "asked\n"
+    process.send_signal(signal.SIGINT)
+    err = process.communicate()[1]
+    asking.wait()
+    assert process.returncode == 0
+    assert err == "draftmill: explore: Ctrl-C ends it.\n"
 
 
 def test_a_taken_port_is_said(served: tuple[subprocess.Popen[str], str], small: World) -> None:

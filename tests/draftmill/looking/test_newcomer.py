@@ -145,6 +145,17 @@ def test_a_report_that_contradicts_its_name_is_refused(behind: World, capsys: An
     assert not out.exists()
 
 
+@pytest.mark.parametrize("options", [[], ["--markdown"]])
+@pytest.mark.parametrize("name", ["x.pdf", "x.txt", "x.HTLM"])
+def test_a_report_of_another_kind_is_refused_before_anything_is_read(
+    world: World, capsys: Any, name: str, options: list[str]
+) -> None:
+    told = ran(world, capsys, "report", *options, "--out", str(world.root / name), code=2)
+    assert f"report: {name}: a report is HTML or Markdown; name it .html or .md" in told
+    assert told.count("\n") == 1
+    assert not (world.root / name).exists()
+
+
 @pytest.mark.parametrize("command", [["composition"], ["funnel"], ["sql", "SELECT 1"]])
 def test_an_unknown_ending_needs_a_format(behind: World, capsys: Any, command: list[str]) -> None:
     out = behind.root / "answer.xlsx"
