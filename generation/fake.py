@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import heapq
 import os
 import random
 import signal
 import time
 from array import array
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -66,6 +68,12 @@ class FakeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of each answer."""
     token_s: float = 0.0
     """More, for each generated token."""
+    only_told: bool = False
+    """The time that answers take is not spent, only told: each begins when another of its engine's has ended."""
+    until: str | None = None
+    """Answers wait until this file is there; `{max_num_seqs}` in its path is the engine's."""
+    at_once: int = 0
+    """So many of an engine's first answers do not wait for it."""
     vocabulary: int = 1000
     eos_token_id: int = 2
     """Ends every answer that is not cut; never drawn within one."""
@@ -83,7 +91,7 @@ class FakeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A prompt that holds it stops the worker's loop."""
     fail_start: bool = False
     out_of_memory_above: int | None = None
-    """More sequences at once than this, and the engine dies of it."""
+    """More sequences at once than this, and the engine dies of it; one that may run more ends no answer before."""
     one_stream: bool = False
     """All requests share one random stream, and the self-test shows it."""
     enable_prefix_caching: bool = True
@@ -118,7 +126,8 @@ class FakeHandler:
         self._config = config
         self._settings = settings
         self._slots = asyncio.Semaphore(max_num_seqs)
-        self._running = 0
+        self._free_at = [0.0] * max_num_seqs
+        self._running = self._begun = 0
         self._max_num_seqs, self._emit = max_num_seqs, emit
 
     async def handle(self, item: bytes) -> bytes:
@@ -133,12 +142,21 @@ class FakeHandler:
         try:
             async with self._slots:
                 started_at = time.time()
+                await self._may_begin()
                 self._running += 1
                 self._misbehave(prompt_token_ids)
+                await self._may_end()
                 token_ids, finish_reason = answer(request, self._settings, self._config.max_model_len)
                 if self._config.kv_cache_dtype == self._settings.inexact_kv_cache_dtype:
                     token_ids = [token_ids[0] + 1, *token_ids[1:]]
-                await asyncio.sleep(self._settings.latency_s + self._settings.token_s * len(token_ids))
+                took_s = self._settings.latency_s + self._settings.token_s * len(token_ids)
+                if self._settings.only_told:
+                    started_at = heapq.heappop(self._free_at)
+                    ended_at = started_at + took_s
+                    heapq.heappush(self._free_at, ended_at)
+                else:
+                    await asyncio.sleep(took_s)
+                    ended_at = time.time()
                 self._running -= 1
         finally:
             self.meter.ended()
@@ -156,7 +174,7 @@ class FakeHandler:
                 queued_at=queued_at,
                 started_at=started_at,
                 first_token_at=started_at,
-                ended_at=time.time(),
+                ended_at=ended_at,
                 engine=ENGINE,
                 seed=seed_of(self._config),
                 logprobs=array("f", [-1.0] * len(token_ids)).tobytes() if request.logprobs else None,
@@ -171,6 +189,19 @@ class FakeHandler:
         while True:
             await asyncio.sleep(self._settings.sample_every_s)
             emit(encode(self.meter.sample(time.time(), time.monotonic())))
+
+    async def _may_begin(self) -> None:
+        self._begun += 1
+        if self._settings.until is None or self._begun <= self._settings.at_once:
+            return
+        until = Path(self._settings.until.format(max_num_seqs=self._max_num_seqs))
+        while not until.exists():
+            await asyncio.sleep(0.02)
+
+    async def _may_end(self) -> None:
+        most = self._settings.out_of_memory_above
+        if most is not None and self._max_num_seqs > most:
+            await asyncio.Event().wait()
 
     def _misbehave(self, prompt_token_ids: list[int]) -> None:
         settings = self._settings

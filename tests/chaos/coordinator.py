@@ -3,7 +3,7 @@
 A death is a point in the code and a number: the process kills itself with SIGKILL when it comes there so many times.
 Points are between a temporary file and its rename, behind a rename, before a statement of the ledger, around the copy
 of a snapshot. `coordinate` runs in a child of a fork server, so what is patched here is patched nowhere else; it
-writes how often it passed each point, so that a test can draw one that will be reached.
+writes how often it passed each point, so that a test can draw one that will be reached, and which workers have joined.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from corpus.manifest_file import load_manifest
 from corpus.runlog import RunLog
 from fleet.devices import Device
 from fleet.interrupt import Interrupt
+from fleet.pool import Pool
 from generation import attempts
 from generation.shares import Shares
 from generation.stage import load_feed, load_prompts
@@ -34,6 +35,7 @@ from tests.conftest import World
 
 DEVICES = [Device("cpu", 0), Device("cpu", 1)]
 PASSED = "passed.json"
+JOINED = "joined"
 LOG = "coordinator.log"
 
 
@@ -129,6 +131,19 @@ def kind_of(path: Path) -> str:
     return "run" if path.parent.parent.name == "runs" else "other"
 
 
+def tell_who_joined(path: Path) -> None:
+    """Have a pool append the process id of each worker that is ready."""
+    joined = Pool.joined
+
+    def told(pool: Pool, number: int, capacity: int) -> None:
+        joined(pool, number, capacity)
+        pids = [slot.worker.pid for slot in pool._crew._slots if slot.worker and slot.worker.number == number]
+        with path.open("a") as file:
+            file.write(f"{pids[0]}\n")
+
+    Pool.joined = told  # type: ignore[method-assign]
+
+
 def coordinate(root: Path, death: Death | None) -> None:
     """Build and generate what mix.yaml in `root` says, or die on the way."""
     log = os.open(root / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -136,6 +151,7 @@ def coordinate(root: Path, death: Death | None) -> None:
     os.dup2(log, 2)
     points = Points(death)
     points.arm()
+    tell_who_joined(root / JOINED)
     attempts.FLUSH_ROWS, runlog.FLUSH_EVERY_S = 6, 0.2
     writer.PUBLISH_EVERY_S, writer.PUBLISH_SHARE = 0.3, 1.0
     world = World(root)

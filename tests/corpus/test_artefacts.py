@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -44,12 +45,12 @@ def fail_with(number: int) -> Callable[[Path], None]:
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=50))
 def test_write_then_read_is_the_identity(text: str) -> None:
-    path = Path("/tmp") / f"artefact-{os.getpid()}"
-    written = write_text(path, text)
-    assert path.read_bytes() == text.encode()
-    assert written.size_bytes == len(text.encode())
-    assert written.sha256 == sha256_file(path)
-    path.unlink()
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "artefact"
+        written = write_text(path, text)
+        assert path.read_bytes() == text.encode()
+        assert written.size_bytes == len(text.encode())
+        assert written.sha256 == sha256_file(path)
 
 
 def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:

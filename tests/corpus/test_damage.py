@@ -271,8 +271,9 @@ def test_a_changed_digit_of_a_remembered_digest_is_not_believed(tmp_path: Path) 
 
 
 def test_temporary_folders_go_and_those_of_a_draftmill_at_work_stay(tmp_path: Path) -> None:
-    stale = tmp_path / "checkpoints" / ".step-00000010.1234567-0123abcd.tmp"
-    old = tmp_path / "checkpoints" / ".old.step-00000010.1234567-0123abcd.tmp"
+    gone = 1 << 22  # the system gives no process so high a number
+    stale = tmp_path / "checkpoints" / f".step-00000010.{gone}-0123abcd.tmp"
+    old = tmp_path / "checkpoints" / f".old.step-00000010.{gone}-0123abcd.tmp"
     for folder in (stale, old):
         folder.mkdir(parents=True)
         (folder / "drafter.safetensors").write_text("half")

@@ -43,15 +43,19 @@ def outcomes(world: World) -> list[str | None]:
 
 
 def test_an_interrupt_drains_is_recorded_as_stopped_and_the_next_run_goes_on(world: World) -> None:
-    path = manifest(world, latency_s=0.5, start_s=0.2)
+    until = world.root / "it drains"
+    path = manifest(world, until=str(until), at_once=1)
     with command(world, path, "--devices", "1") as first:
-        deadline = time.monotonic() + 60
         while not any(world.workspace.responses.glob("*.parquet")):
             assert first.poll() is None
-            assert time.monotonic() < deadline
             time.sleep(0.1)
         first.send_signal(signal.SIGINT)
-        said = first.communicate(timeout=60)[1]
+        assert first.stderr is not None
+        said = ""
+        for line in first.stderr:
+            said += line
+            if "Ctrl-C again stops at once" in line:
+                until.touch()
     assert first.returncode == 1, said
     assert "Run the same command to resume." in said
     assert "Traceback" not in said
@@ -60,7 +64,7 @@ def test_an_interrupt_drains_is_recorded_as_stopped_and_the_next_run_goes_on(wor
     assert 0 < len(kept) < 22
 
     with command(world, path) as second:
-        said = second.communicate(timeout=120)[1]
+        said = second.communicate()[1]
     assert second.returncode == 0, said
     assert outcomes(world) == ["stopped", "done"]
     after = query(world.workspace, "SELECT response_id FROM accepted_responses")["response_id"].to_list()
@@ -72,13 +76,11 @@ def test_an_interrupt_drains_is_recorded_as_stopped_and_the_next_run_goes_on(wor
 def test_an_interrupt_while_engines_start_ends_at_once(world: World) -> None:
     path = manifest(world, start_s=60.0)
     with command(world, path) as process:
-        deadline = time.monotonic() + 60
         while not any(world.workspace.root.glob("runs/*/workers/*.log")):
             assert process.poll() is None
-            assert time.monotonic() < deadline
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=30)[1]
+        said = process.communicate()[1]
     assert process.returncode == 1
     assert "run the same command to go on" in said
     assert outcomes(world) == ["stopped"]
@@ -91,7 +93,7 @@ def test_when_no_answer_is_accepted_the_reasons_are_said_and_the_command_fails(w
                            {"prompt": f"question {i} " + "1 " * 40} for i in range(30))), "category": "coding"}],
                        mix={"total": 10, "shares": {"coding": 1}, "holdout": 0.1})  # fmt: skip
     with command(world, path) as process:
-        said = process.communicate(timeout=60)[1]
+        said = process.communicate()[1]
     assert process.returncode == 2
     assert re.search(r"no answer was accepted \(\d+ prompt_too_long\)", said), said
     assert outcomes(world) == ["failed"]
@@ -99,13 +101,13 @@ def test_when_no_answer_is_accepted_the_reasons_are_said_and_the_command_fails(w
     shrunk.write_text(path.read_text().replace('"total": 10,', '"total": 10, "shortage": "rescale",'))
     for _ in range(2):  # the second has nothing left to ask, and is no better for it
         with command(world, shrunk) as process:
-            said = process.communicate(timeout=60)[1]
+            said = process.communicate()[1]
         assert process.returncode == 2, said
         assert "no answer was accepted" in said
 
 
 def test_no_line_is_wider_than_a_terminal(world: World) -> None:
     with command(world, manifest(world)) as process:
-        said = process.communicate(timeout=60)[1]
+        said = process.communicate()[1]
     assert process.returncode == 0
     assert [line for line in said.splitlines() if len(line) > 80] == []

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ def shell(world: World, line: str, **environment: str) -> subprocess.CompletedPr
     line = line.replace("draftmill", f"{sys.executable} -m draftmill")
     variables = os.environ | environment
     return subprocess.run(
-        ["bash", "-c", line], cwd=world.root, capture_output=True, text=True, check=False, env=variables, timeout=60
+        ["bash", "-c", line], cwd=world.root, capture_output=True, text=True, check=False, env=variables
     )
 
 
@@ -92,25 +91,39 @@ __main__.main()
     assert done.returncode == 1, done.stderr
 
 
+STANDING_STILL = """
+import sys, threading
+from {module} import {name}
+from draftmill.__main__ import main
+def stand_still(*_):
+    print(flush=True)
+    threading.Event().wait()
+sys.modules["{module}"].{name} = stand_still
+main()
+"""
+
+
+@pytest.mark.parametrize("where", [("corpus.pools", "read_pieces"), ("corpus.artefacts", "sync_path")])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_in_a_build_is_one_line_and_leaves_nothing_half_made(tmp_path: Path, number: int) -> None:
+def test_a_signal_in_a_build_is_one_line_and_leaves_nothing_half_made(
+    tmp_path: Path, number: int, where: tuple[str, str]
+) -> None:
     from tests.conftest import World as Small
 
     world = Small(tmp_path)
-    world.jsonl("long.jsonl", ({"prompt": f"question {i} " * 20} for i in range(60_000)))
-    sources = [{"name": "long", "path": "long.jsonl", "category": "coding"}]
-    path = world.write(sources=sources, mix={"total": 10, "shares": {"coding": 1}})
+    code = STANDING_STILL.format(module=where[0], name=where[1])
     with subprocess.Popen(
-        [sys.executable, "-m", "draftmill", "build", str(path), "-w", str(world.workspace.root)],
+        [sys.executable, "-c", code, "build", str(world.write()), "-w", str(world.workspace.root)],
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        while not world.workspace.ledger.exists():
-            assert process.poll() is None
-            time.sleep(0.02)
-        time.sleep(0.2)
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        half_made = list(world.workspace.root.rglob(".*.tmp"))
         process.send_signal(number)
-        said = process.communicate(timeout=30)[1]
+        said = process.communicate()[1]
     assert process.returncode == 1, said
     assert said == "draftmill: stopped. What was committed is kept; run the same command to go on.\n"
+    assert half_made or where[1] != "sync_path"
     assert not list(world.workspace.root.rglob(".*.tmp"))

@@ -114,7 +114,10 @@ def summary(best_step: int, steps: int = 14) -> TrainSummary:
 
 
 def test_a_new_drafter_a_stop_and_a_resume(scene: Scene, monkeypatch: Any, capsys: Any) -> None:
+    drafter_ids: list[str] = []
+
     def stop(plan: Any) -> None:
+        drafter_ids.append(plan.drafter_id)
         save(scene.world.workspace.drafter(plan.drafter_id), 4, 4, 2.5)
 
     with pytest.raises(StoppedEarly) as stopped:
@@ -125,7 +128,7 @@ def test_a_new_drafter_a_stop_and_a_resume(scene: Scene, monkeypatch: Any, capsy
     first, second = str(stopped.value).splitlines()
     assert first == f"training stopped at step 4 of {steps}."
     assert second == "4 of them were done in this run. Run the same command to go on."
-    (own,) = all_begun(scene.world.workspace)
+    (own,) = [one for one in all_begun(scene.world.workspace) if one.drafter_id in drafter_ids]
     assert (own.step, own.steps, own.finished) == (4, int(steps), False)
     stage(scene, monkeypatch, lambda _: summary(14))
     said = capsys.readouterr().err
@@ -139,7 +142,9 @@ def test_a_new_drafter_a_stop_and_a_resume(scene: Scene, monkeypatch: Any, capsy
 
 
 def test_an_edit_that_makes_another_drafter_is_seen(scene: Scene, monkeypatch: Any, capsys: Any) -> None:
-    stage(scene, monkeypatch, lambda _: summary(2), learning_rate=1e-3, checkpoint_every=3)
+    stage(scene, monkeypatch, lambda _: summary(2), epochs=3)
+    capsys.readouterr()
+    stage(scene, monkeypatch, lambda _: summary(2), epochs=3, learning_rate=1e-3, checkpoint_every=3)
     said = " ".join(capsys.readouterr().err.split())
     assert "which differs in learning_rate" in said
     assert "the last 12 steps did not raise τ" in said

@@ -24,6 +24,7 @@ from corpus.ledger.query import query
 from corpus.workspace import Workspace
 from draftmill import selecting
 from draftmill.session import Session
+from tests.processes import LIMIT_S, survivors
 from tests.structured.sources import manifest_body, write_sources
 
 DRAFTMILL = Path(sys.executable).with_name("draftmill")
@@ -32,7 +33,6 @@ ROWS = 400
 TOTAL = 800
 SHARES = {"coding": 22, "general": 34, "math": 16, "agent": 14, "code-other": 14}
 EDITED = SHARES | {"general": 28, "agent": 20}
-LIMIT_S = 300
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class Chain:
     committed_before_kill: pl.DataFrame
     orphans: list[str]
     second_run: str
-    second_run_s: float
+    second_run_workers: set[Path]
+    """Folders of workers that it started."""
     untrained: Path
     """A folder with the drafter of random weights."""
 
@@ -80,18 +81,24 @@ def make_chain(folder: Path) -> Chain:
     shards = sorted(workspace.responses.glob("*.parquet"))
     committed = pl.concat([pl.read_parquet(path).with_columns(shard=pl.lit(path.name)) for path in shards])
     draftmill("run", manifest, "--workspace", workspace.root)
-    began_s = time.monotonic()
+    before = workers_of(workspace)
+    assert before
     second = draftmill("run", manifest, "--workspace", workspace.root)
-    second_run_s = time.monotonic() - began_s
+    started = workers_of(workspace) - before
     untrained = folder / "untrained"
     draftmill("export", manifest, "--workspace", workspace.root, "--untrained", "--out", untrained)
     draftmill("serve-check", manifest, "--workspace", workspace.root, "--drafter", untrained)
     draftmill("generate", edited, "--workspace", workspace.root)
-    return Chain(workspace, manifest, edited, committed, orphans, second.stderr, second_run_s, untrained)
+    return Chain(workspace, manifest, edited, committed, orphans, second.stderr, started, untrained)
+
+
+def workers_of(workspace: Workspace) -> set[Path]:
+    """Every run that starts workers has a folder for what they print."""
+    return set(workspace.root.glob("runs/*/workers"))
 
 
 def kill_in_generation(manifest: Path, workspace: Workspace) -> list[str]:
-    """SIGKILL the coordinator when answers are on disk; returns what still runs ten seconds later."""
+    """SIGKILL the coordinator when answers are on disk; returns what does not end."""
     with subprocess.Popen(
         [DRAFTMILL, "generate", str(manifest), "--workspace", str(workspace.root)],
         stderr=subprocess.PIPE,
@@ -100,10 +107,9 @@ def kill_in_generation(manifest: Path, workspace: Workspace) -> list[str]:
         deadline = time.monotonic() + LIMIT_S
         while not any(workspace.responses.glob("*.parquet")):
             assert process.poll() is None, process.stderr and process.stderr.read().decode()
-            assert time.monotonic() < deadline, f"no answer was written in {LIMIT_S} s"
+            assert time.monotonic() < deadline, f"no answer was written in {LIMIT_S:g} s"
             time.sleep(0.02)
         family = psutil.Process(process.pid).children(recursive=True)
         assert family, "the engines are processes of their own"
         os.kill(process.pid, signal.SIGKILL)
-    _, alive = psutil.wait_procs(family, timeout=10)
-    return [" ".join(one.cmdline()) for one in alive if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    return [str(one) for one in survivors(family)]

@@ -15,7 +15,7 @@ from corpus.shards import ShardReader
 from draftmill.session import Session
 from tests.e2e.chain import TOTAL, Chain, draftmill
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,7 +52,7 @@ def test_nothing_committed_before_the_kill_is_lost_or_doubled(chain: Chain) -> N
 def test_a_second_run_does_nothing_and_says_so(chain: Chain) -> None:
     for stage in ("generate", "extract", "train", "serve"):
         assert re.search(rf"^{stage} +nothing to do", chain.second_run, re.MULTILINE), chain.second_run
-    assert chain.second_run_s < 30
+    assert not chain.second_run_workers
 
 
 def test_after_editing_a_share_what_both_builds_want_was_made_once(chain: Chain) -> None:

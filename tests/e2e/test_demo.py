@@ -15,7 +15,7 @@ from draftmill.session import Session
 from tests.docs.demo_questions import Question, answer, questions, same
 from tests.e2e.chain import draftmill
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(3600)]
 
 DEMO = Path(__file__).resolve().parents[2] / "manifests" / "demo.yaml"
 

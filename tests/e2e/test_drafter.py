@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.chain import SHARES, Chain
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 
 TRAINED, UNTRAINED = "d.build_id IS NOT NULL", "d.path = 'untrained'"
 SAME = re.compile(r"(?P<kind>[a-z-]+): (?P<same>\d+) of (?P<rows>\d+) greedy answers are the recorded ones.*")

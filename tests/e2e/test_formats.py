@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.chain import Chain, draftmill
 from training.serve import read_drafter
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 
 
 def test_the_trained_drafter_is_said_in_both_formats_and_published_by_name(chain: Chain, tmp_path: Path) -> None:

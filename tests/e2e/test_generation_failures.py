@@ -24,13 +24,13 @@ from corpus.ledger.query import query
 from corpus.ledger.verify import verify
 from corpus.workspace import Workspace
 from generation.progress import PROGRESS_FILE
+from tests.processes import LIMIT_S, alive, mapped, survivors
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(3600)]
 
 DRAFTMILL = Path(sys.executable).with_name("draftmill")
 DEMO = Path(__file__).resolve().parents[2] / "manifests" / "demo"
 PROMPTS = 90
-LIMIT_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,6 @@ def written(workspace: Workspace) -> set[str]:
     return set(pl.concat(frames).filter(state="accepted")["response_id"]) if frames else set()
 
 
-def mapped(family: list[psutil.Process]) -> set[str]:
-    """What these processes, and none of another run, have in /dev/shm."""
-    lines = [line for one in family for line in Path(f"/proc/{one.pid}/maps").read_text().splitlines()]
-    return {line.partition("/dev/shm/")[2] for line in lines if "/dev/shm/" in line}
-
-
 def write_manifest(folder: Path) -> Path:
     (folder / "demo").symlink_to(DEMO)
     body = {
@@ -134,21 +128,20 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     run.until(lambda progress: progress.get("in_flight", 0) >= 4 and written(workspace))
     before_kill, first = written(workspace), run.engine()
     assert first is not None
-    shared = mapped(run.family())
+    shared = mapped(one.pid for one in run.family())
     first.kill()
-    run.until(lambda _: not first.is_running() or first.status() == psutil.STATUS_ZOMBIE)
+    run.until(lambda _: not alive([first]))
     second = run.until(lambda _: (one := run.engine()) is not None and one.pid != first.pid and one)
     answered = len(written(workspace))
     run.until(lambda progress: progress["in_flight"] >= 4 and len(written(workspace)) > answered)
     family = run.family()
     assert second in family
-    shared |= mapped(family)
+    shared |= mapped(one.pid for one in family)
     assert shared
     before_interrupt = len(written(workspace))
     run.process.send_signal(signal.SIGINT)
     interrupted = run.end()
-    _, alive = psutil.wait_procs(family, timeout=15)
-    left = [" ".join(one.cmdline()) for one in alive]
+    left = [str(one) for one in survivors(family)]
     left_shared = shared & {path.name for path in Path("/dev/shm").iterdir()}
     resumed = Watched(manifest, workspace).end()
     return Story(workspace, before_kill, before_interrupt, interrupted, left, left_shared, resumed)

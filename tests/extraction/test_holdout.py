@@ -54,17 +54,18 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Answered:
     return Answered(world, world.plan(manifest_of(world)).build_id, held_out, trained)
 
 
-def manifest_of(world: World) -> Manifest:
-    return world.manifest(**sections(PROMPTS, MIX, layers=[1, 3]))
+def manifest_of(world: World, *layers: int) -> Manifest:
+    return world.manifest(**sections(PROMPTS, MIX, layers=list(layers) or [1, 3]))
 
 
 def target_of(world: World) -> ResolvedTarget:
     return ResolvedTarget(manifest_of(world).target, "rev1", world.root / "model", "template", "tokenizer")
 
 
-def plan_of(told: Answered, **options: Any) -> ExtractionPlan:
+def plan_of(told: Answered, *layers: int, **options: Any) -> ExtractionPlan:
+    manifest = manifest_of(told.world, *layers)
     with open_ledger(told.world.workspace, "plan") as ledger:
-        return plan_extraction(manifest_of(told.world), target_of(told.world), told.build_id, ledger, **options)
+        return plan_extraction(manifest, target_of(told.world), told.build_id, ledger, **options)
 
 
 def ids(plan: ExtractionPlan) -> set[str]:
@@ -100,16 +101,17 @@ def test_the_limit_of_held_out_rows_leaves_the_others_alone(told: Answered) -> N
 
 
 def test_what_is_captured_counts_for_the_limit(told: Answered) -> None:
-    world, manifest, target = told.world, manifest_of(told.world), target_of(told.world)
-    first = plan_of(told, holdout_only=True, holdout_limit=6)
+    layers = 0, 2  # other states than those of the other tests
+    world, manifest, target = told.world, manifest_of(told.world, *layers), target_of(told.world)
+    first = plan_of(told, *layers, holdout_only=True, holdout_limit=6)
     with open_ledger(world.workspace, "extract") as ledger:
         log = RunLog(ledger, "extract", told.build_id)
         run = ExtractionRun(first, manifest, target, ledger, log, factory="tests.extraction.faulty:create_quick")
         assert asyncio.run(run.run([Device("cpu", 0)], Interrupt()))
         log.finish("done")
-    again = plan_of(told, holdout_only=True, holdout_limit=6)
+    again = plan_of(told, *layers, holdout_only=True, holdout_limit=6)
     assert (again.rows, again.captured, again.left_out) == ((), 6, len(told.held_out) - 6)
-    more = plan_of(told, holdout_only=True, holdout_limit=9)
+    more = plan_of(told, *layers, holdout_only=True, holdout_limit=9)
     assert len(more.rows) == 3
     assert not ids(more) & ids(first)
 

@@ -153,7 +153,13 @@ def small(told: Told) -> Extracted:
 
 
 @pytest.fixture(scope="module")
-def retried(told: Told, small: Extracted) -> Extracted:
+def left(told: Told, small: Extracted) -> tuple[ExtractionPlan, ExtractionPlan]:
+    """What is left after it, without and with what was set aside."""
+    return plan_of(told, 1, 4), plan_of(told, 1, 4, retry_set_aside=True)
+
+
+@pytest.fixture(scope="module")
+def retried(told: Told, left: object) -> Extracted:
     """The next one, with room, which is asked to try again what was set aside."""
     return extract(told, "tests.extraction.faulty:create_quick", 1, 4, retry_set_aside=True)
 
@@ -184,10 +190,11 @@ def test_a_row_that_cannot_fit_alone_is_set_aside_with_its_reason(told: Told, sm
     ]
 
 
-def test_what_was_set_aside_is_tried_again_when_asked_alone(told: Told, small: Extracted) -> None:
-    again = plan_of(told, 1, 4)
+def test_what_was_set_aside_is_tried_again_when_asked_alone(
+    told: Told, left: tuple[ExtractionPlan, ExtractionPlan]
+) -> None:
+    again, asked = left
     assert (again.rows, again.captured, again.set_aside, again.left_out) == ((), ROWS - 1, 1, 0)
-    asked = plan_of(told, 1, 4, retry_set_aside=True)
     assert [row.response_id for row in asked.rows] == [told.longest]
     assert asked.set_aside == 0
 

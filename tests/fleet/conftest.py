@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from fleet import ray_cluster as module
 from fleet.crew import Launch
 from fleet.devices import Device
 from fleet.process import WorkerProcess
 from fleet.ray_cluster import RayCluster
+from tests.processes import LIMIT_S
 
 NODE = {"num_cpus": 2, "object_store_memory": 80 << 20}
 
@@ -38,9 +40,12 @@ def ray_nodes() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def ray_cluster(ray_nodes: Any) -> Iterator[RayCluster]:
     """The same cluster as draftmill joins it."""
-    cluster = RayCluster(ray_nodes.address)
-    yield cluster
-    cluster.close()
+    with pytest.MonkeyPatch.context() as patience:
+        for limit in ("HEALTH_S", "ASK_S"):
+            patience.setattr(module, limit, LIMIT_S)
+        cluster = RayCluster(ray_nodes.address)
+        yield cluster
+        cluster.close()
 
 
 @pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.full)])

@@ -27,9 +27,10 @@ async def main(devices: Sequence[Device], launch: Launch) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:
-        from fleet.ray_cluster import RayCluster
+        from fleet import ray_cluster
 
-        cluster = RayCluster(sys.argv[2])
+        ray_cluster.HEALTH_S = ray_cluster.ASK_S = 600.0
+        cluster = ray_cluster.RayCluster(sys.argv[2])
         asyncio.run(main(cluster.devices[:2], cluster.launch))
     else:
         asyncio.run(main([Device("cpu", 0), Device("cpu", 1)], WorkerProcess))

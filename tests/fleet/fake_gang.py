@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from fleet.gang_worker import ConsumerPort, GangClosed, ProducerPort, QueueError
@@ -34,6 +35,19 @@ def fault(settings: dict[str, Any], when: str) -> None:
             subprocess.Popen([sys.executable, "-c", "import time\nwhile True: time.sleep(1)"])
 
 
+def meet(settings: dict[str, Any], when: str) -> None:
+    """By the number of batches done: the file that says so to another member, and the one that is waited for."""
+    if says := settings.get("says", {}).get(when):
+        Path(says).touch()
+    if awaited := settings.get("awaits", {}).get(when):
+        wait_for(awaited)
+
+
+def wait_for(path: str) -> None:
+    while not Path(path).exists():
+        time.sleep(0.01)
+
+
 def produce(config: bytes, port: ProducerPort) -> Callable[[], bytes]:
     settings = json.loads(config or b"{}")
     fault(settings, "start")
@@ -45,6 +59,8 @@ def produce(config: bytes, port: ProducerPort) -> Callable[[], bytes]:
             fault(settings, str(done))
             job = json.loads(work)
             time.sleep(job.get("sleep_s", 0))
+            if awaited := job.get("awaits"):
+                wait_for(awaited)
             chance = random.Random(job["id"])
             bodies = [chance.randbytes(size) for size in job["sizes"]]
             metas = [json.dumps([job["id"], i, digest(body)]).encode() for i, body in enumerate(bodies)]
@@ -65,6 +81,7 @@ def consume(config: bytes, port: ConsumerPort) -> Callable[[], bytes]:
         seen = []
         while (batch := port.take()) is not None:
             fault(settings, str(len(seen)))
+            meet(settings, str(len(seen)))
             time.sleep(settings.get("sleep_s", 0))
             job, part, told = json.loads(batch.meta)
             assert digest(batch.view) == told, "bytes are not what was published"

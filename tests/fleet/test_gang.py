@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from fleet import gang as gang_module
 from fleet import shared_bytes
 from fleet.devices import Device
 from fleet.gang import Gang, GangError, GangStartError, Member
+from tests.processes import LIMIT_S, mapped, survivors
 
 CORES = [Device("cpu", 0), Device("cpu", 1)]
 HERE = Path(__file__).parent
@@ -30,10 +33,16 @@ KIB = 1 << 10
 def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The members' factories can be imported; after a test no process and no file in /dev/shm is new."""
     monkeypatch.syspath_prepend(str(HERE))
-    before = shared_files()
+    this, files = psutil.Process(), shared_files()
+    children = set(this.children())
     yield
-    wait_until_gone(psutil.Process().children(recursive=True))
-    assert not shared_files() - before
+    begun = [child for child in this.children() if child not in children and not is_tracker(child)]
+    assert not survivors([process for child in begun for process in [child, *children_of(child)]])
+    family = {process.pid for process in [this, *this.children(recursive=True)]}
+    deadline_s = time.monotonic() + LIMIT_S
+    while left := shared_files() - files - mapped(set(psutil.pids()) - family):
+        assert time.monotonic() < deadline_s, left
+        time.sleep(0.05)
 
 
 def shared_files() -> set[str]:
@@ -41,9 +50,10 @@ def shared_files() -> set[str]:
     return {path.name for path in Path("/dev/shm").iterdir() if "draftmill" in path.name or "psm_" in path.name}
 
 
-def wait_until_gone(processes: list[psutil.Process], timeout_s: float = 10.0) -> None:
-    _, alive = psutil.wait_procs([p for p in processes if not is_tracker(p)], timeout_s)
-    assert not [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+def children_of(process: psutil.Process) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return list(process.children(recursive=True))
+    return []
 
 
 def is_tracker(process: psutil.Process) -> bool:
@@ -69,11 +79,17 @@ def jobs(count: int | None = None, sizes: Callable[[int], list[int]] = lambda i:
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
+    asyncio.run(asyncio.wait_for(work, LIMIT_S))
 
 
 async def ready(gang: Gang) -> None:
     while gang.account().peak_bytes == 0:
+        await asyncio.sleep(0.02)
+
+
+async def until(holds: Callable[[], bool], running: asyncio.Task[Any]) -> None:
+    """Wait for a state of a gang, or its end."""
+    while not holds() and not running.done():
         await asyncio.sleep(0.02)
 
 
@@ -93,14 +109,15 @@ def test_all_bytes_arrive_once_and_whole_and_nobody_waits_beside_a_batch(
     monkeypatch.setattr(Gang, "_say", checked)
 
     async def work() -> None:
-        quick, slow = drafters(2, ahead=ahead)
-        slow = Member(slow.name, slow.role, slow.factory, b'{"sleep_s": 0.03}', slow.device, ahead)
+        both, most = str(tmp_path / "both"), str(tmp_path / "most")
+        quick = drafters(1, ahead=ahead, awaits={"0": both}, says={"100": most})[0]
+        slow = drafters(2, ahead=ahead, awaits={"0": most}, says={"0": both})[1]
         gang = Gang(
             [*targets(3), quick, slow],
             256 * KIB,
             jobs(60, lambda i: [(1 + i * 7919 % 80) * KIB + i, 5, 0]),
             on_event=told.__setitem__,
-            log_dir=tmp_path,
+            log_dir=tmp_path / "logs",
         )
         results = {name: json.loads(result) for name, result in (await gang.run()).items()}
         seen = [entry for name in (quick.name, slow.name) for entry in results[name]["seen"]]
@@ -121,7 +138,7 @@ def test_all_bytes_arrive_once_and_whole_and_nobody_waits_beside_a_batch(
     run(work())
     assert set(told) == {"target 0", "target 1", "target 2"}
     assert all(json.loads(event)["threads"] == "1" for event in told.values())
-    assert {path.name for path in tmp_path.iterdir()} == {
+    assert {path.name for path in (tmp_path / "logs").iterdir()} == {
         *(f"target-{i}.log" for i in range(3)),
         *(f"drafter-{i}.log" for i in range(2)),
     }
@@ -145,7 +162,11 @@ def test_a_killed_member_ends_all_of_them(victim: str, tmp_path: Path) -> None:
     run(work())
 
 
-def test_the_member_that_failed_first_is_named_and_not_those_that_lost_it(tmp_path: Path) -> None:
+def test_the_member_that_failed_first_is_named_and_not_those_that_lost_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gang_module, "SETTLE_S", 10.0)
+
     async def work() -> None:
         connected = asyncio.Event()
         where = str(tmp_path / "socket")
@@ -172,14 +193,20 @@ def test_the_member_that_failed_first_is_named_and_not_those_that_lost_it(tmp_pa
         ("stuck", "did not start: it did not come up in 2 s"),
     ],
 )
-def test_where_one_does_not_start_none_runs(what: str, line: str, tmp_path: Path) -> None:
+def test_where_one_does_not_start_none_runs(
+    what: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[int] = []
 
     async def work() -> None:
         members = [*targets(2), *drafters(1), *drafters(2, faults={"start": what})[1:]]
         gang = Gang(members, KIB, lambda: asked.append(1), log_dir=tmp_path, start_timeout_s=2)
+        with monkeypatch.context() as patience:  # the others may be slow
+            patience.setattr(gang, "_start_timeout_s", 3600.0)
+            running = asyncio.create_task(gang.run())
+            await until(lambda: what == "stuck" and sum(seat.up for seat in gang._seats.values()) == 3, running)
         with pytest.raises(GangStartError, match=f"^drafter 1 on cpu:1 {line} \\(its log is .*drafter-1.log\\)$"):
-            await gang.run()
+            await running
 
     run(work())
     assert not asked
@@ -209,27 +236,37 @@ def test_a_hung_member_is_found_by_its_silence(monkeypatch: pytest.MonkeyPatch) 
 
     async def work() -> None:
         gang = Gang([*targets(1), *drafters(2)], KIB, jobs(), heartbeat_timeout_s=3)
-        running = asyncio.create_task(gang.run())
-        await ready(gang)
-        os.kill(gang.pids()["drafter 1"], signal.SIGSTOP)
+        with monkeypatch.context() as patience:  # the others may be slow
+            patience.setattr(gang, "_heartbeat_timeout_s", 3600.0)
+            running = asyncio.create_task(gang.run())
+            await ready(gang)
+            os.kill(gang.pids()["drafter 1"], signal.SIGSTOP)
+            hung, *others = (gang._seats[name] for name in ("drafter 1", "drafter 0", "target 0"))
+            await until(lambda: hung.silent_s > 3 and not any(seat.silent_s for seat in others), running)
         with pytest.raises(GangError, match=r"^drafter 1 on cpu:1 failed: it sent no beat in 3 s"):
             await running
 
     run(work())
 
 
-def test_a_member_that_hangs_is_named_before_one_that_raises_for_want_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_hangs_is_named_before_one_that_raises_for_want_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gang_module, "END_GRACE_S", 0.5)
     monkeypatch.setattr(gang_module, "SUSPICIOUS_BEATS", 1)
+    monkeypatch.setattr(gang_module, "MAX_BEAT_S", 0.5)
+    monkeypatch.setattr(gang_module, "SETTLE_S", 0.0)
 
     async def work() -> None:
-        late = {"id": 0, "sizes": [2 * KIB], "sleep_s": 1.5}
-        gang = Gang([*targets(1), *drafters(1)], KIB, lambda: json.dumps(late).encode(), heartbeat_timeout_s=4)
+        late = {"id": 0, "sizes": [2 * KIB], "awaits": str(tmp_path / "silence")}
+        up = asyncio.Event()
+        gang = Gang([*targets(1), *drafters(1)], KIB, lambda: json.dumps(late).encode(), on_up=up.set)
         running = asyncio.create_task(gang.run())
-        while gang.account().members[1].busy_s + gang.account().members[1].waiting_s < 0.2:
-            await asyncio.sleep(0.02)
+        await up.wait()
         os.kill(gang.pids()["drafter 0"], signal.SIGSTOP)
-        line = r"^drafter 0 on cpu:1 failed: sent no beat for \d s; then target 0: QueueError: a batch of 2048 bytes"
+        await until(lambda: gang._seats["drafter 0"].silent_s >= 5, running)
+        (tmp_path / "silence").touch()
+        line = r"^drafter 0 on cpu:1 failed: sent no beat for \d+ s; then target 0: QueueError: a batch of 2048 bytes"
         with pytest.raises(GangError, match=line):
             await running
 
@@ -238,17 +275,21 @@ def test_a_member_that_hangs_is_named_before_one_that_raises_for_want_of_it(monk
 
 def test_a_member_that_is_stuck_keeps_beating_and_one_that_lingers_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gang_module, "END_GRACE_S", 0.5)
+    monkeypatch.setattr(gang_module, "SUSPICIOUS_BEATS", 300)
 
     async def work() -> None:
-        gang = Gang(
-            [*targets(1), *drafters(1, faults={"2": "stuck"}), *drafters(2, "fake_gang:linger")[1:]],
-            KIB,
-            jobs(20),
-            heartbeat_timeout_s=3,
-        )
+        members = [*targets(1), *drafters(1, faults={"2": "stuck"}), *drafters(2, "fake_gang:linger")[1:]]
+        # without an end: whoever takes faster, the other gets a third batch, and is stuck
+        endless = (json.dumps({"id": i, "sizes": [100], "sleep_s": 0.01}).encode() for i in itertools.count())
+        gang = Gang(members, KIB, lambda: next(endless), heartbeat_timeout_s=3)
+        assert gang._beat_s < 3 / 4
+        monkeypatch.setattr(gang, "_heartbeat_timeout_s", 120.0)  # it may be slow, too
         running = asyncio.create_task(gang.run())
-        await ready(gang)
-        await asyncio.sleep(4)
+        await until(lambda: gang.account().batches_by_consumer.get("drafter 0") == 2, running)
+        stuck = gang._seats["drafter 0"]
+        for _ in range(4):
+            await until(lambda: stuck.silent_s > 0, running)
+            await until(lambda: stuck.silent_s == 0, running)
         assert not running.done(), running
         pids = gang.pids()
         assert len(pids) == 3
@@ -270,8 +311,7 @@ def test_a_stop_is_a_normal_end(how: str) -> None:
             await asyncio.sleep(0)
             gang.stop()
         else:
-            await ready(gang)
-            await asyncio.sleep(0.3)
+            await until(lambda: sum(gang.account().batches_by_consumer.values()) > 0, running)
             gang.stop() if how == "stop" else interrupt.set()
         results = {name: json.loads(result) for name, result in (await running).items()}
         assert all(results[f"target {i}"]["stopping"] for i in range(3))
@@ -348,7 +388,7 @@ def test_a_killed_coordinator_leaves_no_process_and_no_memory(fault: str, with_m
             script.send_signal(signal.SIGSTOP)
             os.kill(pids[-1], signal.SIGKILL)
         script.kill()
-        wait_until_gone(members)
+        assert not survivors(members)
 
 
 def test_a_queue_that_does_not_fit_into_memory_is_one_line() -> None:

@@ -16,6 +16,7 @@ from fleet.devices import Device
 from fleet.messages import Emitted, FromWorker, Item, Start, Stop, decode_to_worker, encode
 from fleet.ray_remote import Told
 from fleet.ray_worker import RayWorker
+from tests.processes import LIMIT_S
 
 DEVICE = Device("cpu", 0, node="far")
 
@@ -102,7 +103,7 @@ def events(*names: bytes) -> list[bytes]:
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 10))
+    asyncio.run(asyncio.wait_for(work, LIMIT_S))
 
 
 def test_an_answer_that_was_lost_is_asked_for_again(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_an_actor_that_comes_up_after_the_death_starts_nothing(tmp_path: Path) -
         go = threading.Event()
 
         def make_relay(device: Device) -> FakeRelay:
-            go.wait(10)
+            go.wait(LIMIT_S)
             return relay
 
         told = Crew(tmp_path / "log", make_relay)

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
 import pytest
 
 from corpus.token_ids import pack_ids, unpack_ids
@@ -31,6 +30,7 @@ from generation.messages import (
     decode_result,
     encode,
 )
+from tests.processes import alive, family, mapped, survivors
 
 pytestmark = pytest.mark.e2e
 
@@ -104,14 +104,6 @@ def tokens(result: GenerateResult) -> list[int]:
     return unpack_ids(result.token_ids)
 
 
-def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-
-
-def shared_memory() -> set[str]:
-    return {path.name for path in Path("/dev/shm").iterdir()}
-
-
 async def collect(pool: Pool) -> tuple[dict[str, GenerateResult], dict[str, Done | Failed]]:
     results: dict[str, GenerateResult] = {}
     outcomes: dict[str, Done | Failed] = {}
@@ -135,8 +127,6 @@ def test_two_engines_in_a_pool(target_dir: Path, tmp_path: Path) -> None:
 
 async def _check(target_dir: Path, log_dir: Path, devices: list[Device]) -> None:
     events: list[object] = []
-    shared_before = shared_memory()
-
     starts: Counter[str] = Counter()
 
     def config_for(device: Device) -> bytes:
@@ -185,8 +175,9 @@ async def _check(target_dir: Path, log_dir: Path, devices: list[Device]) -> None
         assert isinstance(first, Done)
         pid = pool.workers()[devices[1]]
         assert pid is not None
-        killed = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+        killed = family(pid)
         assert len(killed) >= 3  # the worker, its guard and an engine core at least
+        shared = mapped(process.pid for process in killed)
         os.kill(pid, signal.SIGKILL)
         results, outcomes = await collect(pool)
         results["first"] = decode_result(first.payload)
@@ -209,10 +200,8 @@ async def _check(target_dir: Path, log_dir: Path, devices: list[Device]) -> None
         for result in results.values():
             assert began_at <= result.queued_at <= result.started_at <= result.first_token_at <= result.ended_at
             assert result.engine.startswith("vllm ")
-        deadline = time.monotonic() + 10
-        while alive(killed) and time.monotonic() < deadline:
+        while alive(killed):
             await asyncio.sleep(0.1)
-        assert not alive(killed)
 
         # the restarted engine works too
         await all_ready(pool, events, 3)
@@ -222,11 +211,9 @@ async def _check(target_dir: Path, log_dir: Path, devices: list[Device]) -> None
         assert {outcome.device for outcome in outcomes.values()} == set(devices)
         samples = [event for event in events if isinstance(event, EngineSample)]
         assert any(sample.tokens_per_s > 0 for sample in samples)
-        everything = [
-            child
-            for pid in pool.workers().values()
-            if pid
-            for child in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-        ]
-    assert not alive(everything)
-    assert shared_memory() <= shared_before, "what the dead engine had in /dev/shm is unlinked"
+        everything = [process for pid in pool.workers().values() if pid for process in family(pid)]
+        shared |= mapped(process.pid for process in everything)
+    assert not survivors(everything)
+    assert shared
+    while shared & {path.name for path in Path("/dev/shm").iterdir()}:  # what the dead engine had, too
+        await asyncio.sleep(0.1)

@@ -32,10 +32,28 @@ from corpus.runlog import RunLog
 from fleet.devices import Device
 from fleet.interrupt import Interrupt
 from generation import attempts as writing
+from generation import run as running
+from generation.engines import Engines
+from generation.messages import EngineReady
 from generation.stage import load_feed, load_prompts
 
 World = Any
 COUNTS = "SELECT state, reason, count(*) FROM responses GROUP BY ALL ORDER BY ALL"
+
+
+@pytest.fixture(autouse=True)
+def every_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test does at an answer happens before many more are made, however slow the machine is."""
+    monkeypatch.setattr(running, "REPORT_EVERY_S", 0.0)
+
+
+@pytest.fixture
+def five_rows_a_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither more nor fewer, however long a shard is written."""
+    monkeypatch.setattr(writing, "FLUSH_ROWS", 5)
+    monkeypatch.setattr(writing, "FLUSH_EVERY_S", 1e9)
+    monkeypatch.setattr(writing, "BACKLOG", 1)
+    monkeypatch.setattr(running, "TAKE_AT_ONCE", 1)
 
 
 def story(world: World, prompts: list[Any], *, extra: dict[str, Any] | None = None, **generation: Any) -> Any:
@@ -174,14 +192,24 @@ def test_an_engine_that_refuses_one_prompt_answers_the_others_and_may_be_asked_a
     assert events.item() == 1
 
 
-def test_a_prompt_that_kills_its_engine_is_set_aside_and_the_others_are_answered(world: World) -> None:
+def test_a_prompt_that_kills_its_engine_is_set_aside_and_the_others_are_answered(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[int] = []
+    ready = Engines._ready
+
+    def hear(self: Engines, label: str, event: EngineReady) -> None:
+        seeds.append(event.seed)
+        ready(self, label, event)
+
+    monkeypatch.setattr(Engines, "_ready", hear)
     token = world.words.token("killer")
     prompts = [*(f"question {i}" for i in range(6)), "killer"]
     world.tell(story(world, prompts, extra={"crash_token_id": token, "latency_s": 0.05}))
     reasons = Counter(row[0] for row in query(world.workspace, "SELECT reason FROM responses").rows())
     assert reasons["engine_crashed"] == 1
-    seeds = {row[0] for row in query(world.workspace, "SELECT DISTINCT seed FROM accepted_responses").iter_rows()}
-    assert len(seeds) > 1  # an engine that was started again did not draw the same numbers again
+    assert len(set(seeds)) == len(seeds) >= 2  # an engine that is started again does not draw the same numbers again
+    assert set(query(world.workspace, "SELECT DISTINCT seed FROM accepted_responses")["seed"]) <= set(seeds)
     assert each_wanted_once(world).total() == 7
 
 
@@ -215,13 +243,12 @@ def test_an_interrupt_drains_commits_and_resumes(world: World) -> None:
     assert each_wanted_once(world).total() == 60
 
 
-def test_answers_are_committed_while_the_run_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "FLUSH_ROWS", 5)
+@pytest.mark.usefixtures("five_rows_a_shard")
+def test_answers_are_committed_while_the_run_goes_on(world: World) -> None:
     manifest = story(world, [f"question {i}" for i in range(23)], extra={"latency_s": 0.05})
     world.tell(with_engine(manifest, max_num_seqs=2))
     shards = query(world.workspace, "SELECT rows FROM response_shards ORDER BY shard")["rows"].to_list()
-    assert len(shards) > 2
-    assert sum(shards) == 23
+    assert shards == [5, 5, 5, 5, 3]
     assert each_wanted_once(world).total() == 23
 
 
@@ -290,6 +317,7 @@ def test_engines_that_share_a_random_stream_are_refused_in_one_line_and_nothing_
     assert each_wanted_once(world).total() == 20
 
 
+@pytest.mark.usefixtures("five_rows_a_shard")
 def test_a_disk_that_fills_up_in_the_middle_stops_the_run_in_one_line_and_tears_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,13 +331,12 @@ def test_a_disk_that_fills_up_in_the_middle_stops_the_run_in_one_line_and_tears_
         synced(path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(writing, "FLUSH_ROWS", 5)
         patched.setattr(artefacts, "sync_path", full)
         with pytest.raises(UserError, match="the disk is full") as caught:
             world.tell(small)
     assert "\n" not in str(caught.value)
     kept = query(world.workspace, "SELECT response_id FROM responses")["response_id"].to_list()
-    assert 10 <= len(kept) < 60
+    assert len(kept) == 10
     assert not list(world.workspace.root.rglob(".*.tmp"))
     world.tell(manifest)
     assert each_wanted_once(world).total() == 60
@@ -351,10 +378,8 @@ def test_a_killed_coordinator_loses_nothing_that_was_written_and_doubles_nothing
     held: set[str] = set()
     for wanted_shards in (3, 6):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-        deadline = time.monotonic() + 60
         while len(list(world.workspace.responses.glob("*.parquet"))) < wanted_shards:
             assert process.poll() is None, process.stdout.read() if process.stdout else ""
-            assert time.monotonic() < deadline
             time.sleep(0.02)
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()

@@ -24,6 +24,7 @@ from draftmill import generating
 from draftmill.app import run_app
 from fleet.devices import Device
 from fleet.interrupt import Interrupt
+from generation import run as running
 from generation.progress import read_progress
 from generation.run import RunSummary
 from generation.shares import Shares
@@ -312,7 +313,8 @@ def test_shares_that_are_shown_live_are_those_of_the_final_table_whatever_earlie
         assert standing.target == last.categories[category].target
 
 
-def test_a_top_up_that_is_interrupted_is_resumed(world: World) -> None:
+def test_a_top_up_that_is_interrupted_is_resumed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "REPORT_EVERY_S", 0.0)
     manifest = world.manifest(**body(world, coding=400, extra={"latency_s": 0.02}, engine={"max_num_seqs": 4}))
     with open_ledger(world.workspace, "run") as ledger:
         plan = world.plan(manifest)

@@ -49,9 +49,9 @@ def test_members_become_their_weighted_mean(tmp_path: Path) -> None:
     processes = [context.Process(target=member, args=(rank, str(tmp_path / "meet"), answers)) for rank in range(2)]
     for process in processes:
         process.start()
-    said = dict(answers.get(timeout=60) for _ in processes)
+    said = dict(answers.get(timeout=600) for _ in processes)
     for process in processes:
-        process.join(30)
+        process.join()
         assert process.exitcode == 0
     (moments, one), (others, two) = said[0].pop(0), said[1].pop(0)
     assert one == two == pytest.approx([0.75 * a + 0.25 * b for a, b in zip(moments, others, strict=True)])

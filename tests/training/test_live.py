@@ -28,11 +28,15 @@ from draftmill.live_feed import LiveRun, live_run
 from extraction.feed_messages import RowLeftOut, encode_event
 from extraction.run import ExtractionRun
 from extraction.stage import plan_capture, plan_extraction
+from fleet import gang
 from fleet.devices import Device
 from fleet.gang import Account, Depth, Gang
 from fleet.interrupt import Interrupt
+from fleet.pool import Pool
 from tests.conftest import World
 from tests.extraction.answered import answered_world, sections
+from training import run as training_run
+from training import worker
 from training.live import Producers, share_devices, without
 from training.messages import TrainProgress, TrainSummary
 from training.plan import TrainingPlan, plan_training
@@ -245,17 +249,25 @@ def test_whoever_is_killed_the_run_ends_with_its_name_and_goes_on(
     scene: Scene, who: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gangs: list[Gang] = []
-    run = Gang.run
+    killed: list[int] = []
+    run, sleep = Gang.run, asyncio.sleep
 
     async def seen(self: Gang, *arguments: Any) -> dict[str, bytes]:
         gangs.append(self)
         return await run(self, *arguments)
 
+    async def until_told(seconds: float) -> None:
+        """What a death breaks is told before it, how long so ever: the time is over when it is told."""
+        await (gangs[0]._seats[who].exited.wait() if seconds == gang.SETTLE_S else sleep(seconds))
+
     monkeypatch.setattr(Gang, "run", seen)
+    monkeypatch.setattr(gang, "SETTLE_S", 600.0)
+    monkeypatch.setattr(asyncio, "sleep", until_told)
 
     def kill(progress: TrainProgress, _: Interrupt) -> None:
-        if progress.acceptance:
-            os.kill(gangs[0].pids()[who], signal.SIGKILL)
+        if progress.acceptance and not killed:
+            killed.append(gangs[0].pids()[who])
+            os.kill(killed[0], signal.SIGKILL)
 
     seed = 10 + ["target 1", "drafter 1", "drafter 0"].index(who)
     ended = train(scene, 2, 2, kill, seed=seed, epochs=12)
@@ -271,7 +283,25 @@ def test_whoever_is_killed_the_run_ends_with_its_name_and_goes_on(
     assert 0 < sum(resumed.account.batches_by_consumer.values()) < resumed.summary.steps
 
 
-def test_a_stop_from_shards_keeps_every_figure_and_the_next_run_adds_its_own(scene: Scene) -> None:
+def create_patient(config: bytes, emit: Callable[[bytes], None]) -> Any:
+    """The real worker, which from step 20 on trains no further until it is asked to stop."""
+    handler, train = worker.create(config, emit), worker.train_drafter
+
+    def patient(item: Any, tell: Callable[[TrainProgress], None], stop: Callable[[], bool]) -> TrainSummary:
+        def told(progress: TrainProgress) -> None:
+            tell(progress)
+            if progress.step >= 20:
+                handler._stop.wait()
+
+        return train(item, told, stop)
+
+    worker.train_drafter = patient
+    return handler
+
+
+def test_a_stop_from_shards_keeps_every_figure_and_the_next_run_adds_its_own(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     manifest = scene.manifest(feed="shards", seed=8, epochs=12, checkpoint_every=15)
     told: list[TrainProgress] = []
 
@@ -301,7 +331,10 @@ def test_a_stop_from_shards_keeps_every_figure_and_the_next_run_adds_its_own(sce
         if progress.step >= 20:
             interrupt.asked.set()
 
-    assert run(stop) is None
+    with monkeypatch.context() as patched:
+        patient = "tests.training.test_live:create_patient"
+        patched.setattr(training_run, "Pool", lambda _, *rest, **named: Pool(patient, *rest, **named))
+        assert run(stop) is None
     first = [one.step for one in told if one.own_steps]
     stopped = told[-1]
     assert stopped.saved

@@ -4,6 +4,7 @@ import asyncio
 import json
 import multiprocessing
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,7 @@ def test_killed_after_step_fifty_of_a_hundred_it_ends_where_a_straight_run_does(
     half = tmp_path / "killed" / "checkpoints" / "step-00000050"
     while not half.exists():
         assert process.is_alive()
+        time.sleep(0.02)
     process.kill()
     process.join()
     assert sorted(path.name for path in half.parent.glob("step-*")) == [half.name]
