@@ -92,12 +92,13 @@ __main__.main()
 
 
 STANDING_STILL = """
-import sys, threading
+import sys, time
 from {module} import {name}
 from draftmill.__main__ import main
 def stand_still(*_):
     print(flush=True)
-    threading.Event().wait()
+    while True:  # a signal that comes just before a wait without end would not end it
+        time.sleep(0.05)
 sys.modules["{module}"].{name} = stand_still
 main()
 """
